@@ -1,0 +1,90 @@
+// The kernel table: every operation whose speed depends on the instruction set. C types only; included by kernel sources.
+//
+// Contract of every entry: no allocation, no exception, no lock, no global state; any alignment of float arrays; the result
+// for one token (or one query row) does not depend, bit for bit, on the other tokens or rows of the call. Products follow the
+// order of operations written at each group below, so every table gives the same bits as `ref`.
+#pragma once
+
+#include "formats.h"
+
+namespace treadle {
+
+// out[t * 16 + r] = sum over columns of weight(row r, column) * activation(t, column), for the 16 rows of one panel.
+// num_columns is a multiple of the format's block. Order of operations (fma = fused, int = exact 32-bit integers):
+//   Q4_0 Q5_0 Q8_0  per block: s = int(sum q*x - zero_point*sum); acc = fma(float(s), d * scale, acc)
+//   Q4_1 Q5_1       per block: acc = fma(float(s), d * scale, acc); acc = fma(m, scaled_sum, acc)
+//   Q4_K Q5_K       per block: a = 0; j = 0..7: a = fma(float(s_j), float(scale_j), a); a = a * d;
+//                   a = fma(float(int(sum_j min_j * sum32_j)), -dmin, a); acc = fma(a, scale, acc)
+//   Q6_K            per block: a = 0; j = 0..7, v = 0..1: a = fma(float(s_jv), float(scale_jv), a);
+//                   a = fma(float(int(sum_jv scale_jv * sum16_jv)), -32, a); a = a * d; acc = fma(a, scale, acc)
+//   F32 F16 BF16    acc[k % 4] = fma(w[k], x[k], acc[k % 4]); out = (acc[0] + acc[1]) + (acc[2] + acc[3])
+using MatmulFn = void (*)(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
+
+// Writes token `token` of the tile (see ActTile) from x[num_columns]. num_columns is a multiple of 32 or 256, any for F32.
+using QuantizeFn = void (*)(const float* x, int64_t num_columns, int32_t token, const ActTile* tile);
+
+// One KV block against up to kMaxAttendRows query rows of one KV head, as a step of an online softmax (Milakov and
+// Gimelshein 2018; Dao et al. 2022): updates max, sum and acc of each row. A row with limit 0 stays untouched.
+struct AttendArgs {
+    const uint16_t* k_block;  // f16 [head_dim][32]: positions are the inner index
+    const uint16_t* v_block;  // f16 [32][head_dim]
+    int32_t head_dim;         // multiple of 8
+    int32_t num_rows;         // 1..kMaxAttendRows
+    const float* q;           // [head_dim][kMaxAttendRows], scaled by 1 / sqrt(head_dim) already
+    const int32_t* limit;     // [num_rows]: row r sees positions 0 .. limit[r]-1 of this block, 0..32
+    float* max;               // [num_rows], -inf before the first block
+    float* sum;               // [num_rows], 0 before the first block
+    float* acc;               // [num_rows][head_dim], 0 before the first block; the caller divides by sum at the end
+};
+
+struct KernelTable {
+    const char* isa;
+    MatmulFn matmul[kNumWeightFormats];  // null where the format is not a weight format
+    QuantizeFn quantize[3];              // by ActFormat
+
+    // out[i] = (x[i] * inv) * weight[i], inv = 1 / sqrt(sum x^2 / n + eps). The sum runs in 16 lanes (lane = i % 16, fma), then
+    // halves are added: 16 -> 8 -> 4 -> 2 -> 1. x and out may be the same array.
+    void (*rms_norm)(const float* x, const float* weight, int64_t n, float eps, float* out);
+
+    // Rotary embedding of one head in place (Su et al. 2021); cos and sin have `half` entries, 2 * half dims are rotated.
+    // rope_adjacent pairs (2i, 2i+1), rope_halves pairs (i, i + half).
+    //   a' = a * cos - b * sin (two products, one subtraction, no fma); b' = a * sin + b * cos
+    void (*rope_adjacent)(float* head, const float* cos, const float* sin, int32_t half);
+    void (*rope_halves)(float* head, const float* cos, const float* sin, int32_t half);
+
+    // out[i] = gate[i] / (1 + exp(-gate[i])) * up[i]; out may be gate or up.
+    void (*silu_mul)(const float* gate, const float* up, int64_t n, float* out);
+
+    // One position (0..31) of a KV block; f32 -> f16, round to nearest even, overflow to infinity.
+    void (*store_k)(const float* k, int32_t head_dim, int32_t position, uint16_t* k_block);
+    void (*store_v)(const float* v, int32_t head_dim, int32_t position, uint16_t* v_block);
+
+    void (*attend_block)(const AttendArgs* args);
+};
+
+// Tables compiled into this library; the x86 ones are null on other processors' builds.
+extern const KernelTable kRefKernels;
+
+// The table named by `isa` ("ref", "avx2", "avx512_vnni"), or the best one this CPU can run if `isa` is null or empty.
+// Returns null for an unknown name or one this CPU cannot run.
+const KernelTable* find_kernels(const char* isa);
+
+// Names of all tables this CPU can run, best first, null-terminated.
+const char* const* runnable_isas();
+
+// The activation format a weight format multiplies with.
+ActFormat act_format_of(uint32_t weight_format);
+
+// Columns per block (1, 32, 256) and bytes per block of a GGUF row and of a packed panel; 0 for unknown formats.
+int64_t block_columns(uint32_t weight_format);
+int64_t row_block_bytes(uint32_t weight_format);
+int64_t panel_block_bytes(uint32_t weight_format);
+
+// Packs up to 16 rows of GGUF data (row_bytes apart) into one panel; missing rows become zero.
+void pack_panel(uint32_t weight_format, const uint8_t* rows, int64_t row_bytes, int32_t num_rows, int64_t num_columns,
+                uint8_t* panel);
+
+// Row `row` of a packed panel as f32 (embedding lookup).
+void dequantize_panel_row(uint32_t weight_format, const uint8_t* panel, int32_t row, int64_t num_columns, float* out);
+
+}  // namespace treadle

@@ -1,0 +1,133 @@
+// Memory layouts that packing and every kernel table share. C headers only: kernel sources include this file.
+//
+// Weights. A panel holds 16 output rows. Its columns (the K of the product) are cut into blocks of 32 (Q4_0 ... Q8_0),
+// 256 (K-quants) or 1 (float formats), stored one after the other: block b of a panel starts at panel + b * sizeof(block).
+// Weights are unsigned, so that one unsigned-by-signed dot instruction serves 16 rows x 4 columns:
+//   group g of a 32-column sub-block = columns 4g .. 4g+3;  byte (16 * 4 layout) index inside a group: row * 4 + column % 4.
+// Nibbles: byte q[64 * i + 4 * row + k] (i = 0..3) holds column 4i + k in its low half and column 16 + 4i + k in its high
+// half: the low halves of vector i are group i, the high halves are group i + 4.
+// Fifth bits: bit g of byte h[4 * row + k] belongs to column 4g + k.
+// Rows past the end of the matrix are all zero bytes (scale 0), so they produce 0.
+//
+// Activations. Tokens of a step are cut into tiles of T <= 8 tokens; see ActTile.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+namespace treadle {
+
+enum { kPanelRows = 16, kMaxTile = 8, kKvBlockTokens = 32, kMaxAttendRows = 8 };
+
+// Numbers are the ggml type ids of the GGUF specification.
+enum WeightFormat : uint32_t {
+    kF32 = 0,
+    kF16 = 1,
+    kQ4_0 = 2,
+    kQ4_1 = 3,
+    kQ5_0 = 6,
+    kQ5_1 = 7,
+    kQ8_0 = 8,
+    kQ4_K = 12,
+    kQ5_K = 13,
+    kQ6_K = 14,
+    kBF16 = 30,
+    kNumWeightFormats = 31,
+};
+
+// value = d * (q - 8)
+struct PanelQ4_0 {
+    uint8_t q[256];
+    uint16_t d[16];  // f16, one per row, as every d, m and dmin below
+};
+
+// value = d * q + m
+struct PanelQ4_1 {
+    uint8_t q[256];
+    uint16_t d[16];
+    uint16_t m[16];
+};
+
+// value = d * (q - 16), q of five bits
+struct PanelQ5_0 {
+    uint8_t q[256];
+    uint8_t h[64];
+    uint16_t d[16];
+};
+
+// value = d * q + m, q of five bits
+struct PanelQ5_1 {
+    uint8_t q[256];
+    uint8_t h[64];
+    uint16_t d[16];
+    uint16_t m[16];
+};
+
+// value = d * (q - 128); q[64 * g + 4 * row + k] is column 4g + k, g = 0..7
+struct PanelQ8_0 {
+    uint8_t q[512];
+    uint16_t d[16];
+};
+
+// value = d * scale[j] * q - dmin * min[j], j = the sub-block of 32 columns; scale and min have six bits:
+//   scale[j] of row r = s[j][r] & 63
+//   min[2p]   of row r = (m[p][r] & 15) | (s[2p][r] >> 6) << 4
+//   min[2p+1] of row r = (m[p][r] >> 4) | (s[2p+1][r] >> 6) << 4
+struct PanelQ4_K {
+    uint8_t q[8][256];
+    uint8_t s[8][16];
+    uint8_t m[4][16];
+    uint16_t d[16];
+    uint16_t dmin[16];
+};
+
+// As Q4_K with fifth bits, one h per sub-block.
+struct PanelQ5_K {
+    uint8_t q[8][256];
+    uint8_t h[8][64];
+    uint8_t s[8][16];
+    uint8_t m[4][16];
+    uint16_t d[16];
+    uint16_t dmin[16];
+};
+
+// value = d * scale * (q - 32), q of six bits, one int8 scale per 16 columns.
+// Low four bits as nibbles; bits 2i and 2i+1 of h[j][v][4 * row + k] are the high bits of column 16v + 4i + k of sub-block j.
+// s[j][r][v] is the scale of columns 32j + 16v .. 32j + 16v + 15 of row r.
+struct PanelQ6_K {
+    uint8_t q[8][256];
+    uint8_t h[8][2][64];
+    int8_t s[8][16][2];
+    uint16_t d[16];
+};
+
+// One column of the float formats.
+struct PanelF32 {
+    float w[16];
+};
+struct PanelF16 {
+    uint16_t w[16];  // f16 or bf16
+};
+
+// How the activations of a product are held; each weight format wants one of the three.
+enum ActFormat {
+    kActF32 = 0,     // float formats
+    kActQ8_32 = 1,   // Q4_0, Q4_1, Q5_0, Q5_1, Q8_0: int8 with one scale per 32 columns
+    kActQ8_256 = 2,  // Q4_K, Q5_K, Q6_K: int8 with one scale per 256 columns
+};
+
+// T = num_tokens activations, quantised once and used by every panel. Token t of the tile is always the inner index, so
+// a kernel walks one stream. Only the arrays of the tile's format are set.
+//   quantisation: amax = max |x| of the block, scale = amax / 127, q = round_to_nearest_even(x * (127 / amax)), 0 if amax is 0
+struct ActTile {
+    int32_t num_tokens;
+    int8_t* q;          // [K / 4][T][4]
+    float* scale;       // kActQ8_32: [K / 32][T], kActQ8_256: [K / 256][T]
+    int32_t* sum;       // kActQ8_32: [K / 32][T], the sum of the block's q
+    float* scaled_sum;  // kActQ8_32: [K / 32][T], scale * sum
+    int16_t* sum32;     // kActQ8_256: [K / 256][4][T][2], sums of 32 q, sub-blocks 2p and 2p+1 side by side
+    int16_t* sum16;     // kActQ8_256: [K / 256][8][T][2], sums of 16 q, the two halves of a sub-block side by side
+    float* x;           // kActF32: [K][T]
+};
+
+}  // namespace treadle

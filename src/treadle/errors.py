@@ -1,0 +1,65 @@
+"""Every error Treadle raises on purpose; the type says who can act.
+
+TreadleError
+├── UsageError          the caller: a wrong setting, request or path            exit 1, HTTP 400
+│   ├── TemplateError   the messages or the model's chat template
+│   └── DownloadError   the source, the network, the disk
+├── ModelFileError      whoever made the model file                             exit 1, HTTP 400
+├── CapacityError       whoever sizes the machine: needed against available     exit 1, HTTP 503
+└── InternalError       us: a bug                                               exit 2, HTTP 500
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CapacityError",
+    "DownloadError",
+    "InternalError",
+    "ModelFileError",
+    "TemplateError",
+    "TreadleError",
+    "UsageError",
+]
+
+
+class TreadleError(Exception):
+    """Base of every error Treadle raises on purpose.
+
+    The text says what failed, on which object, expected against found; ``hint`` is what to type next.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return f"{message}\nhint: {self.hint}" if self.hint else message
+
+
+class UsageError(TreadleError):
+    """The caller asked for something that cannot be."""
+
+
+class TemplateError(UsageError):
+    """A chat template refused its messages, is broken, or went over its budget."""
+
+
+class DownloadError(UsageError):
+    """A model could not be fetched."""
+
+
+class ModelFileError(TreadleError):
+    """A model file is broken, hostile, or of a kind Treadle does not know."""
+
+
+class CapacityError(TreadleError):
+    """There is not enough memory, KV blocks or disk; says what is needed and what there is."""
+
+
+class InternalError(TreadleError):
+    """A bug in Treadle."""
+
+    exit_code = 2
