@@ -109,6 +109,8 @@ struct PanelF16 {
     uint16_t w[16];  // f16 or bf16
 };
 
+constexpr float kMinAmax = 1e-36f;
+
 // How the activations of a product are held; each weight format wants one of the three.
 enum ActFormat {
     kActF32 = 0,     // float formats
@@ -118,7 +120,9 @@ enum ActFormat {
 
 // T = num_tokens activations, quantised once and used by every panel. Token t of the tile is always the inner index, so
 // a kernel walks one stream. Only the arrays of the tile's format are set.
-//   quantisation: amax = max |x| of the block, scale = amax / 127, q = round_to_nearest_even(x * (127 / amax)), 0 if amax is 0
+//   quantisation: amax = max |x| of the block, scale = amax / 127, q = round_to_nearest_even(x * (127 / amax))
+//   amax < kMinAmax (127 / amax could overflow): scale = 0, q = 0
+//   an infinity or NaN in the block: scale = NaN, q = 0, so that the products of a broken model end as NaN, never as a number
 struct ActTile {
     int32_t num_tokens;
     int8_t* q;          // [K / 4][T][4]

@@ -17,7 +17,7 @@ namespace treadle {
 //                   a = fma(float(int(sum_j min_j * sum32_j)), -dmin, a); acc = fma(a, scale, acc)
 //   Q6_K            per block: a = 0; j = 0..7, v = 0..1: a = fma(float(s_jv), float(scale_jv), a);
 //                   a = fma(float(int(sum_jv scale_jv * sum16_jv)), -32, a); a = a * d; acc = fma(a, scale, acc)
-//   F32 F16 BF16    acc[k % 4] = fma(w[k], x[k], acc[k % 4]); out = (acc[0] + acc[1]) + (acc[2] + acc[3])
+//   F32 F16 BF16    acc[k % 2] = fma(w[k], x[k], acc[k % 2]); out = acc[0] + acc[1]
 using MatmulFn = void (*)(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
 
 // Writes token `token` of the tile (see ActTile) from x[num_columns]. num_columns is a multiple of 32 or 256, any for F32.
