@@ -1,0 +1,78 @@
+// Activations into tiles.
+#include <cmath>
+
+#include "half.h"
+#include "ref.h"
+
+namespace treadle::ref {
+
+namespace {
+
+// How a block is quantised: q = round(x * inverse) and x ~ q * scale.
+struct Scales {
+    float scale;
+    float inverse;
+};
+
+Scales scales_of(const float* x, int64_t count) {
+    uint32_t amax_bits = 0;
+    for (int64_t i = 0; i < count; ++i) {
+        const uint32_t bits = bits_of_float(x[i]) & 0x7fffffff;
+        if (bits > amax_bits) amax_bits = bits;
+    }
+    const float amax = float_of_bits(amax_bits);
+    if (amax_bits >= 0x7f800000) return {NAN, 0.0f};
+    if (amax < kMinQuantizedAmax) return {0.0f, 0.0f};
+    return {amax / 127.0f, 127.0f / amax};
+}
+
+// Quantises `count` columns into the tile's q; returns their sum.
+int32_t quantize_columns(const float* x, int64_t count, float inverse, int32_t num_tokens, int8_t* q) {
+    int32_t sum = 0;
+    for (int64_t i = 0; i < count; ++i) {
+        const int8_t value = inverse == 0.0f ? 0 : static_cast<int8_t>(std::nearbyint(x[i] * inverse));
+        q[i / 4 * num_tokens * 4 + i % 4] = value;
+        sum += value;
+    }
+    return sum;
+}
+
+}  // namespace
+
+void quantize_f32(const float* x, int64_t num_columns, int32_t token, const ActTile* tile) {
+    for (int64_t k = 0; k < num_columns; ++k) tile->x[k * tile->num_tokens + token] = x[k];
+}
+
+void quantize_q8_32(const float* x, int64_t num_columns, int32_t token, const ActTile* tile) {
+    const int32_t num_tokens = tile->num_tokens;
+    for (int64_t b = 0; b < num_columns / 32; ++b) {
+        const Scales scales = scales_of(x + 32 * b, 32);
+        int8_t* q = tile->q + b * 32 * num_tokens + 4 * token;
+        const int32_t sum = quantize_columns(x + 32 * b, 32, scales.inverse, num_tokens, q);
+        const int64_t at = b * num_tokens + token;
+        tile->scale[at] = scales.scale;
+        tile->sum[at] = sum;
+        tile->scaled_sum[at] = scales.scale * static_cast<float>(sum);
+    }
+}
+
+void quantize_q8_256(const float* x, int64_t num_columns, int32_t token, const ActTile* tile) {
+    const int32_t num_tokens = tile->num_tokens;
+    for (int64_t b = 0; b < num_columns / 256; ++b) {
+        const Scales scales = scales_of(x + 256 * b, 256);
+        tile->scale[b * num_tokens + token] = scales.scale;
+        for (int j = 0; j < 8; ++j) {
+            int32_t sum[2];
+            for (int v = 0; v < 2; ++v) {
+                const int64_t first = 256 * b + 32 * j + 16 * v;
+                int8_t* q = tile->q + first * num_tokens + 4 * token;
+                sum[v] = quantize_columns(x + first, 16, scales.inverse, num_tokens, q);
+                tile->sum16[((b * 8 + j) * num_tokens + token) * 2 + v] = static_cast<int16_t>(sum[v]);
+            }
+            const int16_t sum32 = static_cast<int16_t>(sum[0] + sum[1]);
+            tile->sum32[((b * 4 + j / 2) * num_tokens + token) * 2 + j % 2] = sum32;
+        }
+    }
+}
+
+}  // namespace treadle::ref

@@ -1,0 +1,39 @@
+// The ref table.
+#include "ref.h"
+
+namespace treadle {
+
+namespace {
+
+constexpr KernelTable make_table() {
+    KernelTable table{};
+    table.isa = "ref";
+    table.matmul[kF32] = ref::matmul_f32;
+    table.matmul[kF16] = ref::matmul_f16;
+    table.matmul[kBF16] = ref::matmul_bf16;
+    table.matmul[kQ4_0] = ref::matmul_q4_0;
+    table.matmul[kQ4_1] = ref::matmul_q4_1;
+    table.matmul[kQ5_0] = ref::matmul_q5_0;
+    table.matmul[kQ5_1] = ref::matmul_q5_1;
+    table.matmul[kQ8_0] = ref::matmul_q8_0;
+    table.matmul[kQ4_K] = ref::matmul_q4_k;
+    table.matmul[kQ5_K] = ref::matmul_q5_k;
+    table.matmul[kQ6_K] = ref::matmul_q6_k;
+    table.quantize[kActF32] = ref::quantize_f32;
+    table.quantize[kActQ8_32] = ref::quantize_q8_32;
+    table.quantize[kActQ8_256] = ref::quantize_q8_256;
+    table.rms_norm = ref::rms_norm;
+    table.rope_adjacent = ref::rope_adjacent;
+    table.rope_halves = ref::rope_halves;
+    table.silu_mul = ref::silu_mul;
+    table.store_k = ref::store_k;
+    table.store_v = ref::store_v;
+    table.attend_block = ref::attend_block;
+    return table;
+}
+
+}  // namespace
+
+constinit const KernelTable kRefKernels = make_table();
+
+}  // namespace treadle
