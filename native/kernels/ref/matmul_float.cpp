@@ -13,13 +13,13 @@ void matmul(const void* bytes, int64_t num_columns, const ActTile* tile, float* 
     const Panel* panel = static_cast<const Panel*>(bytes);
     const int num_tokens = tile->num_tokens;
     for (int t = 0; t < num_tokens; ++t) {
-        float acc[4][kPanelRows] = {};
+        float acc[2][kPanelRows] = {};
         for (int64_t k = 0; k < num_columns; ++k) {
             const float x = tile->x[k * num_tokens + t];
-            for (int r = 0; r < kPanelRows; ++r) acc[k % 4][r] = std::fma(to_float(panel[k].w[r]), x, acc[k % 4][r]);
+            for (int r = 0; r < kPanelRows; ++r) acc[k % 2][r] = std::fma(to_float(panel[k].w[r]), x, acc[k % 2][r]);
         }
         for (int r = 0; r < kPanelRows; ++r) {
-            out[t * kPanelRows + r] = (acc[0][r] + acc[1][r]) + (acc[2][r] + acc[3][r]);
+            out[t * kPanelRows + r] = acc[0][r] + acc[1][r];
         }
     }
 }

@@ -14,6 +14,7 @@ struct Scales {
     float inverse;
 };
 
+// Magnitudes compare as integers, which orders finite < infinite < NaN.
 Scales scales_of(const float* x, int64_t count) {
     uint32_t amax_bits = 0;
     for (int64_t i = 0; i < count; ++i) {
@@ -22,7 +23,7 @@ Scales scales_of(const float* x, int64_t count) {
     }
     const float amax = float_of_bits(amax_bits);
     if (amax_bits >= 0x7f800000) return {NAN, 0.0f};
-    if (amax < kMinQuantizedAmax) return {0.0f, 0.0f};
+    if (amax < kMinAmax) return {0.0f, 0.0f};
     return {amax / 127.0f, 127.0f / amax};
 }
 
