@@ -1,5 +1,6 @@
 #include "text.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -78,10 +79,13 @@ std::string printable(std::string_view text) {
 }
 
 std::string quoted(std::string_view text) {
-    if (text.size() <= kMaxQuotedBytes) return "'" + printable(text) + "'";
-    size_t cut = kMaxQuotedBytes;
-    while (cut > kMaxQuotedBytes - 3 && (static_cast<uint8_t>(text[cut]) & 0xC0) == 0x80) --cut;
-    return "'" + printable(text.substr(0, cut)) + "...'";
+    size_t cut = std::min(text.size(), kMaxQuotedBytes);
+    const auto is_continuation = [](char c) { return (static_cast<uint8_t>(c) & 0xC0) == 0x80; };
+    while (cut > 0 && cut < text.size() && is_continuation(text[cut])) --cut;
+    std::string out = "'";
+    out += printable(text.substr(0, cut));
+    out += cut < text.size() ? "...'" : "'";
+    return out;
 }
 
 }  // namespace treadle::gguf

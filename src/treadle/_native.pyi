@@ -1,22 +1,25 @@
 """The native core of Treadle."""
 
 from collections.abc import Callable
+from os import PathLike
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 KV_BLOCK_TOKENS: int
+GGUF_FORMATS: dict[int, str]
 
 class GgufFile:
     @staticmethod
-    def open(path: str) -> GgufFile: ...
+    def open(path: str | bytes | PathLike[str]) -> GgufFile: ...
     @property
     def path(self) -> str: ...
     @property
     def file_bytes(self) -> int: ...
     def metadata(self) -> dict[str, Any]: ...
     def tensors(self) -> list[tuple[str, int, tuple[int, ...], int]]: ...
+    def read(self, name: str, offset: int, count: int) -> bytes: ...
 
 class SampleResult:
     @property
