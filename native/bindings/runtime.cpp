@@ -120,7 +120,8 @@ void bind_runtime(nb::module_& m) {
 
     nb::class_<StepOutput>(m, "StepOutput", "What one step produced, in the order of its logit rows.")
         .def_ro("samples", &StepOutput::samples)
-        .def_prop_ro("logits", [](const StepOutput& output) { return output.logits; });
+        .def_prop_ro(
+            "logits", [](const StepOutput& output) { return output.logits; }, nb::rv_policy::reference);
 
     nb::class_<Runtime>(m, "Runtime", "Worker threads, KV blocks and scratch memory that run steps of one model.")
         .def(
