@@ -1,0 +1,81 @@
+// Activations into a tile: int8 with a scale per 32 or 256 columns and the sums the weight formats need (see ActTile).
+#include "entries.h"
+#include "vec.h"
+
+namespace treadle::avx512_vnni {
+namespace {
+
+struct Scale {
+    float scale;    // of the tile
+    float inverse;  // x * inverse rounds to q
+    bool finite;
+};
+
+// The largest |x| decides. Bit patterns of non-negative floats order as integers with infinity and NaN on top, so no
+// NaN is lost on the way as it would be in a float maximum.
+template <int kVectors>
+inline Scale block_scale(const float* x) {
+    __m512i top = _mm512_setzero_si512();
+    for (int i = 0; i < kVectors; ++i) {
+        const __m512i bits = _mm512_castps_si512(_mm512_loadu_ps(x + 16 * i));
+        top = _mm512_max_epu32(top, _mm512_and_si512(bits, _mm512_set1_epi32(0x7FFFFFFF)));
+    }
+    const uint32_t amax_bits = _mm512_reduce_max_epu32(top);
+    if (amax_bits >= 0x7F800000) return {__builtin_nanf(""), 0.0f, false};
+    float amax;
+    __builtin_memcpy(&amax, &amax_bits, sizeof amax);
+    if (amax < kMinAmax) return {0.0f, 0.0f, true};
+    return {amax / 127.0f, 127.0f / amax, true};
+}
+
+// Quantises 16 columns, writes them as four groups of four (num_tokens * 4 bytes apart) and returns their sum.
+inline int32_t quantize_16(const float* x, const Scale& scale, int32_t num_tokens, int8_t* q) {
+    __m512i v = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), _mm512_set1_ps(scale.inverse)));
+    if (!scale.finite) v = _mm512_setzero_si512();
+    int8_t packed[16];
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(packed), _mm512_cvtepi32_epi8(v));
+    for (int g = 0; g < 4; ++g) __builtin_memcpy(q + 4 * int64_t{num_tokens} * g, packed + 4 * g, 4);
+    return _mm512_reduce_add_epi32(v);
+}
+
+}  // namespace
+
+void quantize_f32(const float* x, int64_t num_columns, int32_t token, const ActTile* tile) {
+    float* out = tile->x + token;
+    for (int64_t k = 0; k < num_columns; ++k) out[k * tile->num_tokens] = x[k];
+}
+
+void quantize_q8_32(const float* x, int64_t num_columns, int32_t token, const ActTile* tile) {
+    const int32_t num_tokens = tile->num_tokens;
+    for (int64_t b = 0; b < num_columns / 32; ++b, x += 32) {
+        const Scale scale = block_scale<2>(x);
+        int8_t* q = tile->q + (8 * b * num_tokens + token) * 4;
+        int32_t sum = quantize_16(x, scale, num_tokens, q);
+        sum += quantize_16(x + 16, scale, num_tokens, q + 16 * num_tokens);
+        const int64_t i = b * num_tokens + token;
+        tile->scale[i] = scale.scale;
+        tile->sum[i] = sum;
+        tile->scaled_sum[i] = scale.scale * static_cast<float>(sum);
+    }
+}
+
+void quantize_q8_256(const float* x, int64_t num_columns, int32_t token, const ActTile* tile) {
+    const int32_t num_tokens = tile->num_tokens;
+    for (int64_t b = 0; b < num_columns / 256; ++b, x += 256) {
+        const Scale scale = block_scale<16>(x);
+        tile->scale[b * num_tokens + token] = scale.scale;
+        int8_t* q = tile->q + (64 * b * num_tokens + token) * 4;
+        int16_t* sum16 = tile->sum16 + (8 * b * num_tokens + token) * 2;
+        int16_t* sum32 = tile->sum32 + (4 * b * num_tokens + token) * 2;
+        for (int j = 0; j < 8; ++j) {
+            const int32_t low = quantize_16(x + 32 * j, scale, num_tokens, q + 32 * num_tokens * j);
+            const int32_t high =
+                quantize_16(x + 32 * j + 16, scale, num_tokens, q + 32 * num_tokens * j + 16 * num_tokens);
+            sum16[2 * num_tokens * j] = static_cast<int16_t>(low);
+            sum16[2 * num_tokens * j + 1] = static_cast<int16_t>(high);
+            sum32[2 * num_tokens * (j / 2) + j % 2] = static_cast<int16_t>(low + high);
+        }
+    }
+}
+
+}  // namespace treadle::avx512_vnni

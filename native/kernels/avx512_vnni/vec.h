@@ -1,0 +1,81 @@
+// Small vector pieces the kernels of this folder share. Internal linkage, so no other instruction set's object can pick
+// up a copy compiled with these flags.
+#pragma once
+
+#include <immintrin.h>
+
+#include "treadle/kernels.h"
+
+// Arrays of vectors stay in registers only when the loops over them are unrolled.
+#define TREADLE_UNROLL _Pragma("GCC unroll 8")
+
+namespace treadle::avx512_vnni {
+namespace {
+
+// Four bytes (four int8, an int16 pair or one int32) repeated over all lanes; folds into an embedded broadcast.
+inline __m512i repeat32(const void* p) {
+    int32_t v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return _mm512_set1_epi32(v);
+}
+
+inline __m512 load_f16(const uint16_t* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+
+// Requests kBytes (rounded up to whole lines) from p; p may lie past the end of the weights, prefetches never fault.
+template <int kBytes>
+inline void prefetch(const void* p) {
+    const char* c = static_cast<const char*>(p);
+    _Pragma("GCC unroll 16") for (int i = 0; i < kBytes; i += 64) _mm_prefetch(c + i, _MM_HINT_T0);
+}
+
+// Calls Kernel::run<T> for the tile's number of tokens, so that per-token accumulators are registers.
+template <class Kernel>
+inline void run_tile(const void* panel, int64_t num_columns, const ActTile* tile, float* out) {
+    switch (tile->num_tokens) {
+        case 1:
+            return Kernel::template run<1>(panel, num_columns, tile, out);
+        case 2:
+            return Kernel::template run<2>(panel, num_columns, tile, out);
+        case 3:
+            return Kernel::template run<3>(panel, num_columns, tile, out);
+        case 4:
+            return Kernel::template run<4>(panel, num_columns, tile, out);
+        case 5:
+            return Kernel::template run<5>(panel, num_columns, tile, out);
+        case 6:
+            return Kernel::template run<6>(panel, num_columns, tile, out);
+        case 7:
+            return Kernel::template run<7>(panel, num_columns, tile, out);
+        default:
+            return Kernel::template run<8>(panel, num_columns, tile, out);
+    }
+}
+
+// s[t] += 4-column dot products of the 16 rows with each token; x = the tile's q at these four columns, [T][4].
+template <int T>
+inline void dot4(__m512i weights, const int8_t* x, __m512i* s) {
+    TREADLE_UNROLL for (int t = 0; t < T; ++t) s[t] = _mm512_dpbusd_epi32(s[t], weights, repeat32(x + 4 * t));
+}
+
+// exp(x): 2^n * e^r with |r| <= ln(2) / 2 and a degree-6 polynomial (relative error of the polynomial 3e-9). Below -104
+// the result is 0, above 88.73 infinity; NaN stays NaN.
+inline __m512 exp_ps(__m512 x) {
+    // The operand that may be NaN comes second: max and min return it.
+    x = _mm512_max_ps(_mm512_set1_ps(-110.0f), _mm512_min_ps(_mm512_set1_ps(90.0f), x));
+    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(0x1.715476p+0f)), 0);
+    // ln(2) in two parts, so that n * ln2_high is exact.
+    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0x1.62e400p-1f), x);
+    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0x1.7f7d1cp-20f), r);
+    __m512 p = _mm512_set1_ps(0x1.6a2350p-10f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.123a6cp-7f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.5558f4p-5f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.555490p-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.fffffcp-2f));
+    p = _mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r);
+    return _mm512_scalef_ps(_mm512_add_ps(p, _mm512_set1_ps(1.0f)), n);
+}
+
+}  // namespace
+}  // namespace treadle::avx512_vnni

@@ -1,1 +1,0 @@
-"""What is in model files, and where the files come from; running them is the engine's job."""
