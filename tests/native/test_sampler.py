@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from treadle import _native
+from treadle.engine.sampling import SamplingParams
 from treadle.errors import UsageError
 
 VOCAB = 97  # ragged against every lane and block width
@@ -324,3 +325,23 @@ def test_tokens_and_rows_outside_the_vocabulary_are_refused() -> None:
         sampler.sample(random_logits(VOCAB - 1))
     with pytest.raises(UsageError, match="vocab_size"):
         _native.Sampler(0)
+
+
+@pytest.mark.parametrize(
+    ("field", "limits"),
+    [
+        ("temperature", (0, 100)),
+        ("top_p", (1e-6, 1)),
+        ("min_p", (0, 1)),
+        ("repetition_penalty", (0.01, 100)),
+        ("presence_penalty", (-2, 2)),
+        ("frequency_penalty", (-2, 2)),
+        ("seed", (0, 2**64 - 1)),
+        ("top_k", (-(10**12), 10**12)),
+        ("logit_bias", ({0: -100}, {0: 100})),
+    ],
+)
+def test_the_limits_of_sampling_params_are_taken(field: str, limits: tuple[Any, Any]) -> None:
+    for limit in limits:
+        held = getattr(SamplingParams(**{field: limit}), field)
+        _native.Sampler(8, **{field: list(held.items()) if field == "logit_bias" else held})

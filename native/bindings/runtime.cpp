@@ -1,0 +1,145 @@
+// Model and Runtime for Python. A step crosses here once, with the GIL released.
+#include "treadle/runtime.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/function.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "module.h"
+#include "treadle/errors.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace treadle::bindings {
+namespace {
+
+using Int32Array = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Int32Table = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using LogitArray = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
+
+struct StepOutput {
+    std::vector<SampleResult> samples;
+    std::optional<LogitArray> logits;
+};
+
+const KernelTable* choose_kernels(const std::string& isa) {
+    const KernelTable* kernels = find_kernels(isa.c_str());
+    if (kernels != nullptr) return kernels;
+    std::string names;
+    for (const char* const* name = runnable_isas(); *name != nullptr; ++name)
+        names += (names.empty() ? "" : ", ") + std::string(*name);
+    throw UsageError("no kernels for instruction set \"" + isa + "\" on this CPU, expected one of: " + names);
+}
+
+std::shared_ptr<Model> load_model(const GgufFile& file, const std::string& isa, std::vector<int> cpus,
+                                  nb::object progress) {
+    LoadOptions options;
+    options.kernels = choose_kernels(isa);
+    options.cpus = std::move(cpus);
+    if (!progress.is_none()) {
+        options.progress = [&progress](uint64_t done, uint64_t total) {
+            const nb::gil_scoped_acquire gil;
+            progress(done, total);
+        };
+    } else {
+        options.progress = [](uint64_t, uint64_t) {
+            const nb::gil_scoped_acquire gil;
+            if (PyErr_CheckSignals() != 0) throw nb::python_error();  // Ctrl-C ends a long load
+        };
+    }
+    const nb::gil_scoped_release release;
+    return Model::load(file, options);
+}
+
+LogitArray new_logits(size_t rows, size_t vocab_size) {
+    auto* data = new float[rows * vocab_size];
+    const nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<float*>(p); });
+    return LogitArray(data, {rows, vocab_size}, owner);
+}
+
+StepOutput run_step(Runtime& runtime, const Int32Array& token_ids, const Int32Array& query_lens,
+                    const Int32Array& start_positions, const Int32Table& block_tables, const Int32Array& logit_rows,
+                    const std::vector<const Sampler*>& samplers, bool return_logits) {
+    const size_t num_sequences = query_lens.shape(0);
+    if (start_positions.shape(0) != num_sequences || block_tables.shape(0) != num_sequences) {
+        throw UsageError("step: query_lens has " + std::to_string(num_sequences) + " sequences, start_positions " +
+                         std::to_string(start_positions.shape(0)) + ", block_tables " +
+                         std::to_string(block_tables.shape(0)));
+    }
+    if (samplers.size() != logit_rows.shape(0)) {
+        throw UsageError("step: " + std::to_string(samplers.size()) + " samplers for " +
+                         std::to_string(logit_rows.shape(0)) + " logit rows");
+    }
+    StepInput input;
+    input.token_ids = token_ids.data();
+    input.num_tokens = static_cast<int64_t>(token_ids.shape(0));
+    input.query_lens = query_lens.data();
+    input.start_positions = start_positions.data();
+    input.num_sequences = static_cast<int64_t>(num_sequences);
+    input.block_tables = block_tables.data();
+    input.table_width = static_cast<int64_t>(block_tables.shape(1));
+    input.logit_rows = logit_rows.data();
+    input.num_logit_rows = static_cast<int64_t>(logit_rows.shape(0));
+    input.samplers = samplers.data();
+    StepOutput output;
+    output.samples.resize(samplers.size());
+    if (return_logits) {
+        output.logits = new_logits(samplers.size(), static_cast<size_t>(runtime.model().config().vocab_size));
+        input.logits = output.logits->data();
+    }
+    const nb::gil_scoped_release release;
+    runtime.step(input, output.samples.data());
+    return output;
+}
+
+}  // namespace
+
+void bind_runtime(nb::module_& m) {
+    m.attr("KV_BLOCK_TOKENS") = static_cast<int>(kKvBlockTokens);
+
+    nb::class_<Model>(m, "Model", "Packed weights of one model file.")
+        .def_static("load", &load_model, "gguf"_a, nb::kw_only(), "isa"_a = "", "cpus"_a, "progress"_a = nb::none(),
+                    "Read, check and pack a model; `progress(bytes_done, bytes_total)` is called now and then.")
+        .def_prop_ro("isa", [](const Model& model) { return std::string(model.kernels().isa); })
+        .def_prop_ro("architecture", [](const Model& model) { return model.config().architecture; })
+        .def_prop_ro("num_layers", [](const Model& model) { return model.config().num_layers; })
+        .def_prop_ro("hidden_size", [](const Model& model) { return model.config().hidden_size; })
+        .def_prop_ro("vocab_size", [](const Model& model) { return model.config().vocab_size; })
+        .def_prop_ro("num_heads", [](const Model& model) { return model.config().num_heads; })
+        .def_prop_ro("num_kv_heads", [](const Model& model) { return model.config().num_kv_heads; })
+        .def_prop_ro("head_dim", [](const Model& model) { return model.config().head_dim; })
+        .def_prop_ro("context_length", [](const Model& model) { return model.config().context_length; })
+        .def_prop_ro("weight_bytes", &Model::weight_bytes, "Bytes of packed weights in memory.")
+        .def_prop_ro("decode_bytes", &Model::decode_bytes, "Weight bytes read for one decoded token.")
+        .def_prop_ro("kv_block_bytes", &Model::kv_block_bytes, "Bytes of one KV block over all layers.")
+        .def("lock_memory", &Model::lock_memory, "Keep the weights in RAM; returns 0 or the errno of mlock.");
+
+    nb::class_<StepOutput>(m, "StepOutput", "What one step produced, in the order of its logit rows.")
+        .def_ro("samples", &StepOutput::samples)
+        .def_prop_ro(
+            "logits", [](const StepOutput& output) { return output.logits; }, nb::rv_policy::reference);
+
+    nb::class_<Runtime>(m, "Runtime", "Worker threads, KV blocks and scratch memory that run steps of one model.")
+        .def(
+            "__init__",
+            [](Runtime* self, std::shared_ptr<Model> model, std::vector<int> cpus, int64_t num_blocks,
+               int64_t max_batch_tokens) {
+                new (self) Runtime(std::move(model), std::move(cpus), num_blocks, max_batch_tokens);
+            },
+            "model"_a, nb::kw_only(), "cpus"_a, "num_blocks"_a, "max_batch_tokens"_a = 512)
+        .def("step", &run_step, "token_ids"_a, "query_lens"_a, "start_positions"_a, "block_tables"_a, "logit_rows"_a,
+             "samplers"_a, "return_logits"_a = false, "Run one step with the GIL released; see StepInput in runtime.h.")
+        .def("set_cpus", &Runtime::set_cpus, "cpus"_a, nb::call_guard<nb::gil_scoped_release>(),
+             "Replace the worker threads, between steps.")
+        .def_prop_ro("num_threads", &Runtime::num_threads)
+        .def_prop_ro("num_blocks", &Runtime::num_blocks)
+        .def_prop_ro("max_batch_tokens", &Runtime::max_batch_tokens)
+        .def("lock_memory", &Runtime::lock_memory,
+             "Keep KV blocks and scratch in RAM; returns 0 or the errno of mlock.");
+}
+
+}  // namespace treadle::bindings

@@ -1,0 +1,74 @@
+// Quantised inputs of products: one buffer per activation format, cut into token tiles (see ActTile in formats.h).
+#pragma once
+
+#include <cstdint>
+
+#include "treadle/kernels.h"
+#include "treadle/memory.h"
+
+namespace treadle {
+
+// Cuts the tokens of a step into tiles of nearly equal width, at most kMaxTile.
+struct TilePlan {
+    explicit TilePlan(int64_t num_tokens)
+        : num_tiles((num_tokens + kMaxTile - 1) / kMaxTile),
+          base_width(num_tiles == 0 ? 0 : num_tokens / num_tiles),
+          num_wider(num_tiles == 0 ? 0 : num_tokens % num_tiles) {}
+
+    int64_t start(int64_t tile) const { return tile * base_width + (tile < num_wider ? tile : num_wider); }
+    int32_t width(int64_t tile) const { return static_cast<int32_t>(base_width + (tile < num_wider ? 1 : 0)); }
+    int64_t tile_of(int64_t token) const {
+        const int64_t wide_tokens = num_wider * (base_width + 1);
+        return token < wide_tokens ? token / (base_width + 1) : num_wider + (token - wide_tokens) / base_width;
+    }
+
+    int64_t num_tiles, base_width, num_wider;
+};
+
+class Activations {
+ public:
+    // Room for max_tokens tokens of max_columns columns in every format; pages are only taken for formats that are
+    // used.
+    void carve(Carver& carver, int64_t max_tokens, int64_t max_columns) {
+        const auto tokens = static_cast<size_t>(max_tokens);
+        const auto columns = static_cast<size_t>(max_columns);
+        floats_ = carver.take<float>(tokens * columns);
+        for (Quantised* set : {&by_32_, &by_256_}) {
+            set->q = carver.take<int8_t>(tokens * columns);
+            set->scale = carver.take<float>(tokens * columns / 32 + 1);
+        }
+        sum_ = carver.take<int32_t>(tokens * columns / 32 + 1);
+        scaled_sum_ = carver.take<float>(tokens * columns / 32 + 1);
+        sum32_ = carver.take<int16_t>(tokens * columns / 32 + 1);
+        sum16_ = carver.take<int16_t>(tokens * columns / 16 + 1);
+    }
+
+    ActTile tile(ActFormat format, const TilePlan& plan, int64_t index, int64_t columns) const {
+        const int64_t start = plan.start(index);
+        const Quantised& set = format == kActQ8_32 ? by_32_ : by_256_;
+        ActTile tile{};
+        tile.num_tokens = plan.width(index);
+        tile.x = floats_ + start * columns;
+        tile.q = set.q + start * columns;
+        tile.scale = set.scale + start * (columns / (format == kActQ8_32 ? 32 : 256));
+        tile.sum = sum_ + start * (columns / 32);
+        tile.scaled_sum = scaled_sum_ + start * (columns / 32);
+        tile.sum32 = sum32_ + start * (columns / 32);
+        tile.sum16 = sum16_ + start * (columns / 16);
+        return tile;
+    }
+
+ private:
+    struct Quantised {
+        int8_t* q = nullptr;
+        float* scale = nullptr;
+    };
+    float* floats_ = nullptr;
+    Quantised by_32_, by_256_;
+    int32_t* sum_ = nullptr;
+    float* scaled_sum_ = nullptr;
+    int16_t* sum32_ = nullptr;
+    int16_t* sum16_ = nullptr;
+};
+
+}  // namespace treadle

@@ -1,0 +1,90 @@
+// Attention over KV blocks: which pieces of work a step has, and how one worker does a piece.
+//
+// The query rows of one KV head (group_size heads of each token) go through the cache together, up to kMaxAttendRows at
+// a time. The context is always cut into ranges of kSplitBlocks blocks whose partial results are merged in order. So a
+// row's bits do not depend on whether ranges ran one after the other on one core or side by side on several.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "treadle/memory.h"
+#include "treadle/model.h"
+#include "treadle/runtime.h"
+#include "treadle/thread_pool.h"
+
+namespace treadle {
+
+// The KV pool: block after block, inside a block layer after layer, inside a layer head after head, keys then values.
+class KvPool {
+ public:
+    KvPool(const Model& model, int64_t num_blocks)
+        : num_blocks_(num_blocks),
+          block_bytes_(model.kv_block_bytes()),
+          layer_halves_(static_cast<size_t>(model.config().kv_size()) * kKvBlockTokens * 2),
+          head_halves_(static_cast<size_t>(model.config().head_dim) * kKvBlockTokens * 2),
+          buffer_(static_cast<size_t>(num_blocks) * block_bytes_, "the KV blocks") {}
+
+    uint16_t* keys(int32_t block, int32_t layer, int32_t kv_head) const {
+        return reinterpret_cast<uint16_t*>(buffer_.data() + static_cast<size_t>(block) * block_bytes_) +
+               static_cast<size_t>(layer) * layer_halves_ + static_cast<size_t>(kv_head) * head_halves_;
+    }
+    uint16_t* values(int32_t block, int32_t layer, int32_t kv_head) const {
+        return keys(block, layer, kv_head) + head_halves_ / 2;
+    }
+    int64_t num_blocks() const { return num_blocks_; }
+    int lock() const { return buffer_.lock(); }
+
+ private:
+    int64_t num_blocks_;
+    size_t block_bytes_, layer_halves_, head_halves_;
+    PageBuffer buffer_;
+};
+
+class Attention {
+ public:
+    Attention(const Model& model, const KvPool& kv) : model_(model), kv_(kv) {}
+
+    void carve(Carver& carver, int max_workers);
+    void reserve(int64_t max_tokens);
+
+    // Lists the work of a step; the same list serves every layer.
+    void plan(const StepInput& input, int num_threads);
+
+    // SPMD body of one layer: queries [num_tokens][query_size] scaled and rotated, out of the same shape.
+    void run(ThreadPool& pool, int worker, int32_t layer, const float* queries, float* out) const;
+
+ private:
+    // Running softmax of up to kMaxAttendRows rows.
+    struct Partial {
+        float* max;
+        float* sum;
+        float* acc;  // [kMaxAttendRows][head_dim]
+    };
+    struct Piece {
+        int32_t sequence, kv_head;
+        int32_t first_row, num_rows;  // rows of the sequence: token * group_size + head in group
+        int32_t num_splits;
+        int32_t first_slot;  // of the partials, when ranges run side by side
+    };
+
+    int32_t position_of(const Piece& piece, int32_t row) const;
+    void load_queries(const Piece& piece, const float* queries, float* transposed) const;
+    void attend_split(const Piece& piece, int32_t layer, int32_t split, const float* transposed,
+                      const Partial& out) const;
+    void merge(const Partial& into, const Partial& from, int32_t num_rows) const;
+    void write_rows(const Piece& piece, const Partial& result, float* out) const;
+    Partial slot(float* base, int64_t index) const;
+
+    const Model& model_;
+    const KvPool& kv_;
+    StepInput input_;
+    std::vector<int32_t> first_token_;  // of each sequence in the step
+    std::vector<Piece> pieces_;
+    std::vector<int64_t> side_by_side_;  // (piece << 32 | split) for each range, empty when pieces keep every core busy
+    float* partials_ = nullptr;          // kMaxSlots partials
+    float* worker_partials_ = nullptr;   // two per worker
+    float* worker_queries_ = nullptr;    // [head_dim][kMaxAttendRows] per worker
+};
+
+}  // namespace treadle

@@ -1,0 +1,234 @@
+// The forward pass of the llama family as one SPMD body: every worker runs it, phases end at barriers.
+//
+// Each phase computes every output element with an order of operations that depends on that element's token alone.
+// Hence the promise of the runtime: the same bits whatever the batch, the chunking and the number of workers.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "runtime_impl.h"
+
+namespace treadle {
+
+template <typename Emit>
+void Runtime::Impl::multiply(std::initializer_list<const Matrix*> matrices, int64_t num_tokens, Emit&& emit) {
+    const TilePlan tiles(num_tokens);
+    int64_t num_panels = 0;
+    for (const Matrix* matrix : matrices) num_panels += matrix->num_panels();
+    alignas(64) float out[kMaxTile * kPanelRows];
+    pool_.share(num_panels, panel_chunk(num_panels), [&](int64_t begin, int64_t end) {
+        int64_t first_panel = 0;  // of the matrix, in the common numbering
+        for (const Matrix* matrix : matrices) {
+            const int64_t low = std::max<int64_t>(begin - first_panel, 0);
+            const int64_t high = std::min(end - first_panel, matrix->num_panels());
+            first_panel += matrix->num_panels();
+            if (low >= high) continue;
+            const ActFormat format = act_format_of(matrix->format);
+            const MatmulFn kernel = model_->kernels().matmul[matrix->format];
+            // Tile outside, panel inside: a tile is read once into the nearest cache, a few panels stay in the next
+            // one.
+            for (int64_t t = 0; t < tiles.num_tiles; ++t) {
+                const ActTile tile = activations_.tile(format, tiles, t, matrix->columns);
+                for (int64_t p = low; p < high; ++p) {
+                    kernel(matrix->panel(p), matrix->columns, &tile, out);
+                    const int64_t rows = std::min<int64_t>(kPanelRows, matrix->rows - p * kPanelRows);
+                    emit(*matrix, p * kPanelRows, rows, tiles.start(t), tile.num_tokens, out);
+                }
+            }
+        }
+    });
+}
+
+int64_t Runtime::Impl::panel_chunk(int64_t num_panels) const {
+    return std::clamp<int64_t>(num_panels / (16 * pool_.num_threads()), 1, 16);
+}
+
+void Runtime::Impl::multiply_into_residual(const Matrix& matrix, const float* bias) {
+    multiply({&matrix}, input_.num_tokens,
+             [&](const Matrix&, int64_t row, int64_t num_rows, int64_t token, int64_t num_tokens, const float* out) {
+                 for (int64_t t = 0; t < num_tokens; ++t) {
+                     float* target = residual_ + (token + t) * matrix.rows + row;
+                     for (int64_t r = 0; r < num_rows; ++r) {
+                         target[r] += bias ? out[t * kPanelRows + r] + bias[row + r] : out[t * kPanelRows + r];
+                     }
+                 }
+             });
+}
+
+void Runtime::Impl::quantise_row(const float* row, int64_t index, const TilePlan& tiles, int64_t columns,
+                                 std::initializer_list<const Matrix*> consumers) {
+    bool done[3] = {};
+    const int64_t tile_index = tiles.tile_of(index);
+    for (const Matrix* matrix : consumers) {
+        const ActFormat format = act_format_of(matrix->format);
+        if (done[format]) continue;
+        done[format] = true;
+        const ActTile tile = activations_.tile(format, tiles, tile_index, columns);
+        model_->kernels().quantize[format](row, columns, static_cast<int32_t>(index - tiles.start(tile_index)), &tile);
+    }
+}
+
+void Runtime::Impl::quantise(const float* rows, int64_t num_rows, int64_t columns,
+                             std::initializer_list<const Matrix*> consumers) {
+    const TilePlan tiles(num_rows);
+    pool_.share(num_rows, 1,
+                [&](int64_t row, int64_t) { quantise_row(rows + row * columns, row, tiles, columns, consumers); });
+}
+
+void Runtime::Impl::normalise(int worker, const float* norm, std::initializer_list<const Matrix*> consumers) {
+    const ModelConfig& config = model_->config();
+    const TilePlan tiles(input_.num_tokens);
+    float* scratch = worker_rows_ + static_cast<int64_t>(worker) * config.hidden_size;
+    pool_.share(input_.num_tokens, 1, [&](int64_t token, int64_t) {
+        const float* row = residual_ + token * config.hidden_size;
+        model_->kernels().rms_norm(row, norm, config.hidden_size, config.norm_epsilon, scratch);
+        quantise_row(scratch, token, tiles, config.hidden_size, consumers);
+    });
+}
+
+void Runtime::Impl::rotary_angles(int64_t token) {
+    const ModelConfig& config = model_->config();
+    const auto num_pairs = static_cast<int64_t>(config.rope_frequencies.size());
+    for (int64_t i = 0; i < num_pairs; ++i) {
+        const double angle = positions_[token] * config.rope_frequencies[i];
+        cos_[token * num_pairs + i] = static_cast<float>(std::cos(angle)) * config.rope_magnitude;
+        sin_[token * num_pairs + i] = static_cast<float>(std::sin(angle)) * config.rope_magnitude;
+    }
+}
+
+void Runtime::Impl::embed() {
+    const Matrix& table = model_->token_embedding();
+    pool_.share(input_.num_tokens, 1, [&](int64_t token, int64_t) {
+        const int32_t id = input_.token_ids[token];
+        dequantize_panel_row(table.format, table.panel(id / kPanelRows), id % kPanelRows, table.columns,
+                             residual_ + token * table.columns);
+        rotary_angles(token);
+    });
+}
+
+void Runtime::Impl::rotate(float* head, int64_t token) const {
+    const ModelConfig& config = model_->config();
+    const int32_t half = config.rotary_dims / 2;
+    const KernelTable& kernels = model_->kernels();
+    const auto rope = config.rope_pairing == RopePairing::kAdjacent ? kernels.rope_adjacent : kernels.rope_halves;
+    rope(head, cos_ + token * half, sin_ + token * half, half);
+}
+
+void Runtime::Impl::rotate_and_store(int32_t layer) {
+    const ModelConfig& config = model_->config();
+    const KernelTable& kernels = model_->kernels();
+    const float scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+    const int64_t heads_per_token = config.num_heads + config.num_kv_heads;
+    const int64_t chunk = std::max<int64_t>(1, heads_per_token * input_.num_tokens / (8 * pool_.num_threads()));
+    pool_.share(heads_per_token * input_.num_tokens, chunk, [&](int64_t begin, int64_t end) {
+        for (int64_t item = begin; item < end; ++item) {
+            const int64_t token = item / heads_per_token;
+            const auto head = static_cast<int32_t>(item % heads_per_token);
+            if (head < config.num_heads) {
+                float* query = query_ + token * config.query_size() + head * config.head_dim;
+                rotate(query, token);
+                for (int32_t d = 0; d < config.head_dim; ++d) query[d] *= scale;
+                continue;
+            }
+            const int32_t kv_head = head - config.num_heads;
+            const int32_t* table = input_.block_tables + sequences_[token] * input_.table_width;
+            const int32_t block = table[positions_[token] / kKvBlockTokens];
+            const int32_t slot = positions_[token] % kKvBlockTokens;
+            float* key = key_ + token * config.kv_size() + kv_head * config.head_dim;
+            rotate(key, token);
+            kernels.store_k(key, config.head_dim, slot, kv_.keys(block, layer, kv_head));
+            kernels.store_v(value_ + token * config.kv_size() + kv_head * config.head_dim, config.head_dim, slot,
+                            kv_.values(block, layer, kv_head));
+        }
+    });
+}
+
+void Runtime::Impl::attention_block(int worker, int32_t index) {
+    const LayerWeights& layer = model_->layers()[index];
+    normalise(worker, layer.attention_norm, {&layer.query, &layer.key, &layer.value});
+    multiply(
+        {&layer.query, &layer.key, &layer.value}, input_.num_tokens,
+        [&](const Matrix& matrix, int64_t row, int64_t num_rows, int64_t token, int64_t num_tokens, const float* out) {
+            const bool is_query = &matrix == &layer.query;
+            const bool is_key = &matrix == &layer.key;
+            float* rows = is_query ? query_ : is_key ? key_ : value_;
+            const float* bias = is_query ? layer.query_bias : is_key ? layer.key_bias : layer.value_bias;
+            for (int64_t t = 0; t < num_tokens; ++t) {
+                float* target = rows + (token + t) * matrix.rows + row;
+                for (int64_t r = 0; r < num_rows; ++r) {
+                    target[r] = bias ? out[t * kPanelRows + r] + bias[row + r] : out[t * kPanelRows + r];
+                }
+            }
+        });
+    rotate_and_store(index);
+    attention_.run(pool_, worker, index, query_, attended_);
+    quantise(attended_, input_.num_tokens, model_->config().query_size(), {&layer.attention_output});
+    multiply_into_residual(layer.attention_output, layer.attention_output_bias);
+}
+
+void Runtime::Impl::feed_forward_block(int worker, const LayerWeights& layer) {
+    normalise(worker, layer.feed_forward_norm, {&layer.gate, &layer.up});
+    const TilePlan tiles(input_.num_tokens);
+    const KernelTable& kernels = model_->kernels();
+    const int64_t columns = layer.gate.columns;
+    alignas(64) float gate[kMaxTile * kPanelRows];
+    alignas(64) float up[kMaxTile * kPanelRows];
+    // Gate and up panels of the same rows go together, so their product never leaves the worker.
+    pool_.share(layer.gate.num_panels(), panel_chunk(layer.gate.num_panels()), [&](int64_t begin, int64_t end) {
+        for (int64_t t = 0; t < tiles.num_tiles; ++t) {
+            const ActTile gate_tile = activations_.tile(act_format_of(layer.gate.format), tiles, t, columns);
+            const ActTile up_tile = activations_.tile(act_format_of(layer.up.format), tiles, t, columns);
+            for (int64_t p = begin; p < end; ++p) {
+                kernels.matmul[layer.gate.format](layer.gate.panel(p), columns, &gate_tile, gate);
+                kernels.matmul[layer.up.format](layer.up.panel(p), columns, &up_tile, up);
+                kernels.silu_mul(gate, up, gate_tile.num_tokens * kPanelRows, gate);
+                const int64_t rows = std::min<int64_t>(kPanelRows, layer.gate.rows - p * kPanelRows);
+                for (int32_t i = 0; i < gate_tile.num_tokens; ++i) {
+                    float* target = gated_ + (tiles.start(t) + i) * layer.gate.rows + p * kPanelRows;
+                    std::memcpy(target, gate + i * kPanelRows, static_cast<size_t>(rows) * sizeof(float));
+                }
+            }
+        }
+    });
+    quantise(gated_, input_.num_tokens, layer.gate.rows, {&layer.down});
+    multiply_into_residual(layer.down, nullptr);
+}
+
+void Runtime::Impl::logits_and_samples(int worker) {
+    const ModelConfig& config = model_->config();
+    const Matrix& output = model_->output();
+    float* scratch = worker_rows_ + static_cast<int64_t>(worker) * config.hidden_size;
+    float* vocab_scratch = worker_vocab_ + static_cast<int64_t>(worker) * config.vocab_size;
+    for (int64_t first = 0; first < input_.num_logit_rows; first += max_logit_rows_) {
+        const int64_t num_rows = std::min(max_logit_rows_, input_.num_logit_rows - first);
+        float* logits = input_.logits ? input_.logits + first * config.vocab_size : logits_;
+        const TilePlan tiles(num_rows);
+        pool_.share(num_rows, 1, [&](int64_t row, int64_t) {
+            const float* hidden = residual_ + static_cast<int64_t>(input_.logit_rows[first + row]) * config.hidden_size;
+            model_->kernels().rms_norm(hidden, model_->output_norm(), config.hidden_size, config.norm_epsilon, scratch);
+            quantise_row(scratch, row, tiles, config.hidden_size, {&output});
+        });
+        multiply({&output}, num_rows,
+                 [&](const Matrix&, int64_t row, int64_t rows, int64_t token, int64_t num_tokens, const float* out) {
+                     for (int64_t t = 0; t < num_tokens; ++t) {
+                         std::memcpy(logits + (token + t) * config.vocab_size + row, out + t * kPanelRows,
+                                     static_cast<size_t>(rows) * sizeof(float));
+                     }
+                 });
+        pool_.share(num_rows, 1, [&](int64_t row, int64_t) {
+            results_[first + row] =
+                input_.samplers[first + row]->sample(logits + row * config.vocab_size, vocab_scratch);
+        });
+    }
+}
+
+void Runtime::Impl::forward(int worker) {
+    embed();
+    for (int32_t layer = 0; layer < model_->config().num_layers; ++layer) {
+        attention_block(worker, layer);
+        feed_forward_block(worker, model_->layers()[layer]);
+    }
+    logits_and_samples(worker);
+}
+
+}  // namespace treadle

@@ -1,0 +1,165 @@
+// Runtime: checks what a step is asked to do, owns its memory, and starts the workers.
+#include <string>
+
+#include "runtime_impl.h"
+#include "treadle/errors.h"
+
+namespace treadle {
+namespace {
+
+constexpr int64_t kMaxLogitRows = 64;
+
+std::string in_range_text(const char* what, int64_t index, int64_t found, int64_t low, int64_t high) {
+    return std::string(what) + " " + std::to_string(index) + " is " + std::to_string(found) + ", expected " +
+           std::to_string(low) + " to " + std::to_string(high);
+}
+
+void expect_in_range(const char* what, int64_t index, int64_t found, int64_t low, int64_t high) {
+    if (found < low || found > high) throw UsageError("step: " + in_range_text(what, index, found, low, high));
+}
+
+}  // namespace
+
+Runtime::Impl::Impl(std::shared_ptr<const Model> model, std::vector<int> cpus, int64_t num_blocks,
+                    int64_t max_batch_tokens)
+    : model_(std::move(model)),
+      pool_(std::move(cpus)),
+      kv_(*model_, num_blocks),
+      max_batch_tokens_(max_batch_tokens),
+      max_logit_rows_(std::min(max_batch_tokens, kMaxLogitRows)),
+      attention_(*model_, kv_) {
+    positions_.reserve(static_cast<size_t>(max_batch_tokens));
+    sequences_.reserve(static_cast<size_t>(max_batch_tokens));
+    attention_.reserve(max_batch_tokens);
+    carve_scratch();
+}
+
+void Runtime::Impl::carve_scratch() {
+    const ModelConfig& config = model_->config();
+    const auto tokens = static_cast<size_t>(max_batch_tokens_);
+    const auto workers = static_cast<size_t>(pool_.num_threads());
+    const int64_t widest = std::max({config.hidden_size, config.query_size(), config.feed_forward_size});
+    const auto carve = [&](uint8_t* base) {
+        Carver carver(base);
+        activations_.carve(carver, max_batch_tokens_, widest);
+        attention_.carve(carver, pool_.num_threads());
+        residual_ = carver.take<float>(tokens * config.hidden_size);
+        query_ = carver.take<float>(tokens * config.query_size());
+        key_ = carver.take<float>(tokens * config.kv_size());
+        value_ = carver.take<float>(tokens * config.kv_size());
+        attended_ = carver.take<float>(tokens * config.query_size());
+        gated_ = carver.take<float>(tokens * config.feed_forward_size);
+        cos_ = carver.take<float>(tokens * config.rotary_dims / 2);
+        sin_ = carver.take<float>(tokens * config.rotary_dims / 2);
+        logits_ = carver.take<float>(static_cast<size_t>(max_logit_rows_) * config.vocab_size);
+        worker_rows_ = carver.take<float>(workers * config.hidden_size);
+        worker_vocab_ = carver.take<float>(workers * config.vocab_size);
+        return carver.used();
+    };
+    scratch_ = PageBuffer(carve(nullptr), "scratch memory of a step");
+    carve(scratch_.data());
+}
+
+void Runtime::Impl::set_cpus(std::vector<int> cpus) {
+    const std::lock_guard<std::mutex> guard(step_mutex_);
+    pool_.set_cpus(std::move(cpus));
+    carve_scratch();
+}
+
+void Runtime::Impl::check_sequences(const StepInput& input) const {
+    int64_t total = 0;
+    for (int64_t s = 0; s < input.num_sequences; ++s) {
+        expect_in_range("query_lens entry", s, input.query_lens[s], 1, max_batch_tokens_);
+        expect_in_range("start_positions entry", s, input.start_positions[s], 0, model_->config().context_length - 1);
+        const int64_t end = static_cast<int64_t>(input.start_positions[s]) + input.query_lens[s];
+        if (end > model_->config().context_length) {
+            throw UsageError("step: sequence " + std::to_string(s) + " reaches position " + std::to_string(end) +
+                             ", the model's context has " + std::to_string(model_->config().context_length));
+        }
+        const int64_t blocks = (end + kKvBlockTokens - 1) / kKvBlockTokens;
+        if (blocks > input.table_width) {
+            throw UsageError("step: sequence " + std::to_string(s) + " needs " + std::to_string(blocks) +
+                             " KV blocks, its block table has " + std::to_string(input.table_width) + " entries");
+        }
+        for (int64_t b = 0; b < blocks; ++b) {
+            expect_in_range("block_tables entry", s * input.table_width + b,
+                            input.block_tables[s * input.table_width + b], 0, kv_.num_blocks() - 1);
+        }
+        total += input.query_lens[s];
+    }
+    if (total != input.num_tokens) {
+        throw UsageError("step: query_lens add up to " + std::to_string(total) + ", token_ids has " +
+                         std::to_string(input.num_tokens));
+    }
+}
+
+void Runtime::Impl::check_logit_rows(const StepInput& input) const {
+    for (int64_t i = 0; i < input.num_logit_rows; ++i) {
+        expect_in_range("logit_rows entry", i, input.logit_rows[i], 0, input.num_tokens - 1);
+        if (input.samplers[i]->vocab_size() != model_->config().vocab_size) {
+            throw UsageError("step: the sampler of logit row " + std::to_string(i) + " is for " +
+                             std::to_string(input.samplers[i]->vocab_size()) + " tokens, the model has " +
+                             std::to_string(model_->config().vocab_size));
+        }
+    }
+}
+
+void Runtime::Impl::check(const StepInput& input) const {
+    if (input.num_tokens < 1 || input.num_tokens > max_batch_tokens_) {
+        throw UsageError("step: " + std::to_string(input.num_tokens) + " tokens, expected 1 to " +
+                         std::to_string(max_batch_tokens_));
+    }
+    for (int64_t i = 0; i < input.num_tokens; ++i) {
+        expect_in_range("token_ids entry", i, input.token_ids[i], 0, model_->config().vocab_size - 1);
+    }
+    check_sequences(input);
+    check_logit_rows(input);
+}
+
+void Runtime::Impl::list_tokens() {
+    positions_.clear();
+    sequences_.clear();
+    for (int32_t s = 0; s < input_.num_sequences; ++s) {
+        for (int32_t i = 0; i < input_.query_lens[s]; ++i) {
+            positions_.push_back(input_.start_positions[s] + i);
+            sequences_.push_back(s);
+        }
+    }
+}
+
+void Runtime::Impl::step(const StepInput& input, SampleResult* results) {
+    check(input);
+    const std::lock_guard<std::mutex> guard(step_mutex_);
+    input_ = input;
+    results_ = results;
+    list_tokens();
+    attention_.plan(input, pool_.num_threads());
+    pool_.run([this](int worker) { forward(worker); });
+}
+
+Runtime::Runtime(std::shared_ptr<const Model> model, std::vector<int> cpus, int64_t num_blocks,
+                 int64_t max_batch_tokens) {
+    if (num_blocks < 1 || num_blocks > (int64_t{1} << 24)) {
+        throw UsageError("num_blocks is " + std::to_string(num_blocks) + ", expected 1 to 16777216");
+    }
+    if (max_batch_tokens < 1 || max_batch_tokens > (1 << 16)) {
+        throw UsageError("max_batch_tokens is " + std::to_string(max_batch_tokens) + ", expected 1 to 65536");
+    }
+    impl_ = std::make_unique<Impl>(std::move(model), std::move(cpus), num_blocks, max_batch_tokens);
+}
+
+Runtime::~Runtime() = default;
+
+void Runtime::step(const StepInput& input, SampleResult* results) { impl_->step(input, results); }
+void Runtime::set_cpus(std::vector<int> cpus) { impl_->set_cpus(std::move(cpus)); }
+int Runtime::num_threads() const { return impl_->pool().num_threads(); }
+int64_t Runtime::num_blocks() const { return impl_->kv().num_blocks(); }
+int64_t Runtime::max_batch_tokens() const { return impl_->max_batch_tokens(); }
+const Model& Runtime::model() const { return impl_->model(); }
+
+int Runtime::lock_memory() const {
+    const int error = impl_->kv().lock();
+    return error != 0 ? error : impl_->scratch().lock();
+}
+
+}  // namespace treadle

@@ -1,0 +1,86 @@
+// The inside of Runtime: scratch memory and the SPMD body of a step.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "activations.h"
+#include "attention.h"
+#include "treadle/runtime.h"
+
+namespace treadle {
+
+class Runtime::Impl {
+ public:
+    Impl(std::shared_ptr<const Model> model, std::vector<int> cpus, int64_t num_blocks, int64_t max_batch_tokens);
+
+    void step(const StepInput& input, SampleResult* results);
+    void set_cpus(std::vector<int> cpus);
+
+    const Model& model() const { return *model_; }
+    const ThreadPool& pool() const { return pool_; }
+    const KvPool& kv() const { return kv_; }
+    int64_t max_batch_tokens() const { return max_batch_tokens_; }
+    const PageBuffer& scratch() const { return scratch_; }
+
+ private:
+    void check(const StepInput& input) const;
+    void check_sequences(const StepInput& input) const;
+    void check_logit_rows(const StepInput& input) const;
+    void carve_scratch();
+    void list_tokens();
+
+    // The body, phase by phase. Each phase ends at a barrier.
+    void forward(int worker);
+    void embed();
+    void attention_block(int worker, int32_t layer);
+    void feed_forward_block(int worker, const LayerWeights& layer);
+    void logits_and_samples(int worker);
+
+    void normalise(int worker, const float* norm, std::initializer_list<const Matrix*> consumers);
+    void quantise(const float* rows, int64_t num_rows, int64_t columns, std::initializer_list<const Matrix*> consumers);
+    void quantise_row(const float* row, int64_t index, const TilePlan& tiles, int64_t columns,
+                      std::initializer_list<const Matrix*> consumers);
+    void rotate_and_store(int32_t layer);
+    void rotate(float* head, int64_t token) const;
+    void rotary_angles(int64_t token);
+
+    // Products of all panels of the matrices with the current activations. emit(matrix, first_row, num_rows,
+    // first_token, num_tokens, out) receives out[token * 16 + row] of each panel and tile.
+    template <typename Emit>
+    void multiply(std::initializer_list<const Matrix*> matrices, int64_t num_tokens, Emit&& emit);
+    // x += matrix * activations (+ bias)
+    void multiply_into_residual(const Matrix& matrix, const float* bias);
+    int64_t panel_chunk(int64_t num_panels) const;
+
+    std::shared_ptr<const Model> model_;
+    ThreadPool pool_;
+    KvPool kv_;
+    int64_t max_batch_tokens_;
+    int64_t max_logit_rows_;  // rows that share one pass over the output matrix
+
+    std::mutex step_mutex_;  // two threads that call step() take turns
+
+    // Set by step() for the body.
+    StepInput input_;
+    SampleResult* results_ = nullptr;
+    std::vector<int32_t> positions_, sequences_;  // of each token
+
+    PageBuffer scratch_;
+    Activations activations_;
+    Attention attention_;
+    float* residual_ = nullptr;      // [tokens][hidden_size]
+    float* query_ = nullptr;         // [tokens][query_size]
+    float* key_ = nullptr;           // [tokens][kv_size]
+    float* value_ = nullptr;         // [tokens][kv_size]
+    float* attended_ = nullptr;      // [tokens][query_size]
+    float* gated_ = nullptr;         // [tokens][feed_forward_size]
+    float* cos_ = nullptr;           // [tokens][rotary_dims / 2]
+    float* sin_ = nullptr;           // the same
+    float* logits_ = nullptr;        // [max_logit_rows][vocab_size]
+    float* worker_rows_ = nullptr;   // [workers][hidden_size]
+    float* worker_vocab_ = nullptr;  // [workers][vocab_size]
+};
+
+}  // namespace treadle

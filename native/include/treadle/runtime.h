@@ -1,0 +1,52 @@
+// One step of the model for any mix of prompt chunks and single decodes, over a pool of KV blocks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "treadle/model.h"
+#include "treadle/sampler.h"
+#include "treadle/thread_pool.h"
+
+namespace treadle {
+
+// What to compute in one step. Tokens stand sequence after sequence; a sequence's tokens have consecutive positions.
+struct StepInput {
+    const int32_t* token_ids = nullptr;  // [num_tokens]
+    int64_t num_tokens = 0;
+    const int32_t* query_lens = nullptr;       // [num_sequences], tokens of this step, their sum is num_tokens
+    const int32_t* start_positions = nullptr;  // [num_sequences], tokens already in the sequence's KV blocks
+    int64_t num_sequences = 0;
+    const int32_t* block_tables =
+        nullptr;  // [num_sequences][table_width] block ids; entries past the need are not read
+    int64_t table_width = 0;
+    const int32_t* logit_rows = nullptr;  // [num_logit_rows] token rows whose next token is wanted
+    int64_t num_logit_rows = 0;
+    const Sampler* const* samplers = nullptr;  // [num_logit_rows]
+    float* logits = nullptr;                   // [num_logit_rows][vocab_size] or null
+};
+
+class Runtime {
+ public:
+    // cpus: see ThreadPool. num_blocks KV blocks of kKvBlockTokens positions; at most max_batch_tokens tokens a step.
+    Runtime(std::shared_ptr<const Model> model, std::vector<int> cpus, int64_t num_blocks, int64_t max_batch_tokens);
+    ~Runtime();
+
+    // Runs the step and writes one result per logit row. Throws UsageError for input that does not fit; nothing is
+    // computed then.
+    void step(const StepInput& input, SampleResult* results);
+
+    void set_cpus(std::vector<int> cpus);
+    int num_threads() const;
+    int64_t num_blocks() const;
+    int64_t max_batch_tokens() const;
+    const Model& model() const;
+    int lock_memory() const;  // 0 or the errno of mlock: the KV pool and the scratch memory
+
+ private:
+    class Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace treadle

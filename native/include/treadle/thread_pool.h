@@ -1,0 +1,74 @@
+// Worker threads that run one body together (SPMD), with a barrier and a shared work counter inside it.
+//
+// Worker 0 is the thread that calls run(); it is pinned only while it runs the body. The others are ours, pinned for
+// good, and between runs they spin for a moment (the next step usually follows at once), then sleep, so an idle process
+// costs nothing.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace treadle {
+
+class ThreadPool {
+ public:
+    // One worker per entry: the CPU it is pinned to, or -1 to leave the choice to the kernel.
+    explicit ThreadPool(std::vector<int> cpus);
+    ~ThreadPool();
+    ThreadPool(const ThreadPool&) = delete;
+    ThreadPool& operator=(const ThreadPool&) = delete;
+
+    int num_threads() const { return static_cast<int>(cpus_.size()); }
+
+    // Replaces the workers. Not while run() is active.
+    void set_cpus(std::vector<int> cpus);
+
+    // Calls body(worker) on every worker and returns when all are done. The body must not throw.
+    template <typename Body>
+    void run(Body&& body) {
+        run_erased([](void* context, int worker) { (*static_cast<std::remove_reference_t<Body>*>(context))(worker); },
+                   const_cast<void*>(static_cast<const void*>(&body)));
+    }
+
+    // Inside a body: waits until every worker is here, then starts the next phase with a fresh work counter.
+    void barrier();
+
+    // Inside a body: claims the next `count` items of this phase and returns the first one's index (which may be past
+    // the end).
+    int64_t claim(int64_t count) { return next_item_.fetch_add(count, std::memory_order_relaxed); }
+
+    // Inside a body: calls each(begin, end) for chunks of 0..num_items-1 until none is left, then waits at the barrier.
+    template <typename Each>
+    void share(int64_t num_items, int64_t chunk, Each&& each) {
+        for (int64_t begin = claim(chunk); begin < num_items; begin = claim(chunk)) {
+            each(begin, begin + chunk < num_items ? begin + chunk : num_items);
+        }
+        barrier();
+    }
+
+ private:
+    using Erased = void (*)(void* context, int worker);
+
+    void run_erased(Erased body, void* context);
+    void work(int worker, uint32_t seen_generation);
+    void start_workers();
+    void stop_workers();
+
+    std::vector<int> cpus_;
+    std::vector<std::thread> threads_;  // workers 1 .. num_threads-1
+    Erased body_ = nullptr;
+    void* context_ = nullptr;
+    bool stopping_ = false;
+
+    // Each on its own cache line: they are written by all workers, all the time.
+    alignas(64) std::atomic<uint32_t> run_generation_{0};
+    alignas(64) std::atomic<uint32_t> barrier_generation_{0};
+    alignas(64) std::atomic<int32_t> num_arrived_{0};
+    alignas(64) std::atomic<int64_t> next_item_{0};
+};
+
+}  // namespace treadle

@@ -1,0 +1,41 @@
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "treadle/errors.h"
+#include "treadle/memory.h"
+
+namespace treadle {
+
+PageBuffer::PageBuffer(size_t num_bytes, const std::string& purpose) : num_bytes_(num_bytes) {
+    if (num_bytes == 0) return;
+    void* mapped = mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped == MAP_FAILED) {
+        throw CapacityError("cannot reserve " + std::to_string(num_bytes) + " bytes for " + purpose + ": " +
+                            std::strerror(errno));
+    }
+    data_ = static_cast<uint8_t*>(mapped);
+#ifdef MADV_HUGEPAGE
+    // Advice only: where huge pages are switched off, 4 KiB pages serve as well, only slower.
+    madvise(data_, num_bytes, MADV_HUGEPAGE);
+#endif
+}
+
+PageBuffer::~PageBuffer() {
+    if (data_ != nullptr) munmap(data_, num_bytes_);
+}
+
+PageBuffer::PageBuffer(PageBuffer&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), num_bytes_(std::exchange(other.num_bytes_, 0)) {}
+
+PageBuffer& PageBuffer::operator=(PageBuffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(num_bytes_, other.num_bytes_);
+    return *this;
+}
+
+int PageBuffer::lock() const { return data_ == nullptr || mlock(data_, num_bytes_) == 0 ? 0 : errno; }
+
+}  // namespace treadle

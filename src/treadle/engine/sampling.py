@@ -1,0 +1,143 @@
+"""What a caller may ask of sampling, checked once at the door; the drawing itself is the native core's."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any
+
+from treadle.errors import UsageError
+
+__all__ = ["DEFAULT_MAX_TOKENS", "SamplingParams"]
+
+DEFAULT_MAX_TOKENS = 512
+MAX_ID = 2**31 - 1  # token ids and counts of them are 32 bits wide in the native core
+MAX_LOGPROBS = 20
+MAX_SEED = 2**64 - 1
+MAX_STOP_STRINGS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """How one request turns logits into tokens, and when it ends.
+
+    The steps apply in this order: logit bias, repetition penalty, presence and frequency penalty, temperature, top-k,
+    min-p, top-p; each filter looks at what the earlier ones left. ``temperature=0`` is greedy: the most likely token
+    after bias and penalties, whatever the filters and the seed. ``repetition_penalty`` counts prompt and output,
+    ``presence_penalty`` and ``frequency_penalty`` the output only. Log-probabilities are those of the model itself,
+    before any of these settings.
+
+    Args:
+        max_tokens: Most tokens to generate, at least 1; None goes on until the context is full.
+        temperature: 0 to 100.
+        top_k: Keep this many of the most likely tokens; 0 or less keeps all.
+        top_p: Above 0, at most 1: keep the most likely tokens that together reach this probability.
+        min_p: 0 to 1: keep tokens at least this likely relative to the most likely one.
+        repetition_penalty: 0.01 to 100; 1 is off.
+        presence_penalty: -2 to 2; 0 is off.
+        frequency_penalty: -2 to 2; 0 is off.
+        logit_bias: Token id to a number from -100 to 100 that is added to its logit.
+        seed: 0 to 2**64 - 1; the same request with the same seed gives the same text. None draws a fresh one.
+        logprobs: 0 reports the log-probability of each sampled token, n up to 20 also the n most likely; None nothing.
+        stop: Text, or up to 16 texts, at which the answer ends; the stop text is not part of the answer.
+        ignore_eos: Go on after the model ended its answer, for measurements.
+    """
+
+    max_tokens: int | None = DEFAULT_MAX_TOKENS
+    temperature: float = 0.7
+    top_k: int = 0
+    top_p: float = 0.95
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int | None = None
+    logprobs: int | None = None
+    stop: str | Sequence[str] | None = ()
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None:
+            self._set("max_tokens", _integer("max_tokens", self.max_tokens, 1))
+        self._set("temperature", _number("temperature", self.temperature, 0, 100))
+        self._set("top_k", min(max(_integer("top_k", self.top_k), 0), MAX_ID))
+        self._set("top_p", _number("top_p", self.top_p, 0, 1, above_low=True))
+        self._set("min_p", _number("min_p", self.min_p, 0, 1))
+        self._set("repetition_penalty", _number("repetition_penalty", self.repetition_penalty, 0.01, 100))
+        self._set("presence_penalty", _number("presence_penalty", self.presence_penalty, -2, 2))
+        self._set("frequency_penalty", _number("frequency_penalty", self.frequency_penalty, -2, 2))
+        self._set("logit_bias", _logit_bias(self.logit_bias))
+        if self.seed is not None:
+            self._set("seed", _integer("seed", self.seed, 0, MAX_SEED))
+        if self.logprobs is not None:
+            self._set("logprobs", _integer("logprobs", self.logprobs, 0, MAX_LOGPROBS))
+        self._set("stop", _stop_strings(self.stop))
+        if not isinstance(self.ignore_eos, bool):
+            raise _refusal("ignore_eos", self.ignore_eos, "True or False")
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """The stop texts as a tuple, however ``stop`` was given."""
+        return tuple(self.stop or ())
+
+
+def _refusal(name: str, value: object, expected: str) -> UsageError:
+    try:
+        shown = repr(value)
+    except ValueError:  # an integer beyond the digits Python is willing to print
+        shown = f"{type(value).__name__} of very many digits"
+    return UsageError(f"SamplingParams: {name} is {shown[:80]}, expected {expected}")
+
+
+def _number(name: str, value: object, low: float, high: float, *, above_low: bool = False) -> float:
+    expected = f"above {low}, at most {high}" if above_low else f"{low} to {high}"
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise _refusal(name, value, f"a number, {expected}")
+    try:
+        number = float(value)
+    except OverflowError:
+        raise _refusal(name, value, expected) from None
+    # A comparison with NaN is false, so NaN is refused.
+    if not (low <= number <= high) or (above_low and number == low):
+        raise _refusal(name, value, expected)
+    return number
+
+
+def _integer(name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
+    expected = "a whole number"
+    if low is not None:
+        expected += f", at least {low}" if high is None else f", {low} to {high}"
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise _refusal(name, value, expected) from None
+    if isinstance(value, bool) or (low is not None and number < low) or (high is not None and number > high):
+        raise _refusal(name, value, expected)
+    return number
+
+
+def _logit_bias(value: object) -> dict[int, float]:
+    if not isinstance(value, Mapping):
+        raise _refusal("logit_bias", value, "a mapping from token ids to numbers")
+    return {
+        _integer("a token id of logit_bias", token, 0, MAX_ID): _number(f"logit_bias[{token}]", bias, -100, 100)
+        for token, bias in value.items()
+    }
+
+
+def _stop_strings(value: object) -> tuple[str, ...]:
+    expected = f"a text or up to {MAX_STOP_STRINGS} texts, none of them empty"
+    if value is None:
+        return ()
+    texts = (value,) if isinstance(value, str) else value
+    if not isinstance(texts, Sequence) or len(texts) > MAX_STOP_STRINGS:
+        raise _refusal("stop", value, expected)
+    if not all(isinstance(text, str) and text for text in texts):
+        raise _refusal("stop", value, expected)
+    return tuple(texts)

@@ -1,0 +1,1 @@
+"""What is in model files, and where the files come from; running them is the engine's job."""

@@ -1,0 +1,191 @@
+"""The numbers that shape a model, checked against each other and against the tensors of the file.
+
+What a tensor's bytes hold, and whether the core can compute with their format, is for the native loader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from treadle.errors import ModelFileError
+
+__all__ = ["Hyperparameters", "read_hyperparameters"]
+
+MAX_LAYERS = 512
+_MAX_SIZE = 2**31 - 1
+_F16_BYTES = 2
+
+_LAYER_TENSORS = (
+    *(f"{name}.weight" for name in ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output")),
+    *(f"{name}.weight" for name in ("ffn_norm", "ffn_gate", "ffn_up", "ffn_down")),
+)
+# For architectures that are not listed only metadata and the embedding are checked.
+_REQUIRED_TENSORS = {
+    "llama": _LAYER_TENSORS,
+    "qwen2": (*_LAYER_TENSORS, "attn_q.bias", "attn_k.bias", "attn_v.bias"),
+}
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """The shape of a model; where layers differ, the largest value of any layer."""
+
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    feed_forward_size: int
+    context_length: int
+    vocab_size: int
+    kv_bytes_per_token: int
+    """What one token of context takes in the KV cache, which holds 16-bit floats."""
+
+
+def read_hyperparameters(
+    path: str, architecture: str, metadata: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
+) -> Hyperparameters:
+    """Read and check the hyperparameters of a model.
+
+    Args:
+        path: Named in errors.
+        architecture: The prefix of the keys.
+        metadata: Every key of the file.
+        shapes: The shape of every tensor, contiguous dimension first.
+
+    Raises:
+        ModelFileError: A key is missing, of the wrong type or contradicts another or a tensor, or a tensor is missing.
+    """
+    return _Reader(path, architecture, metadata, shapes).read()
+
+
+class _Reader:
+    def __init__(
+        self, path: str, architecture: str, metadata: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
+    ) -> None:
+        self._path = path
+        self._architecture = architecture
+        self._metadata = metadata
+        self._shapes = shapes
+
+    def read(self) -> Hyperparameters:
+        num_layers = self._number("block_count", at_most=MAX_LAYERS)
+        hidden_size = self._number("embedding_length")
+        num_heads = self._layers("attention.head_count", num_layers)
+        num_kv_heads = self._layers("attention.head_count_kv", num_layers, default=num_heads)
+        self._check_groups(num_heads, num_kv_heads)
+        head_dim = self._head_dim(hidden_size, max(num_heads))
+        value_dim = self._number("attention.value_length", default=head_dim)
+        found = Hyperparameters(
+            num_layers=num_layers,
+            hidden_size=hidden_size,
+            num_heads=max(num_heads),
+            num_kv_heads=max(num_kv_heads),
+            head_dim=head_dim,
+            feed_forward_size=max(self._layers("feed_forward_length", num_layers)),
+            context_length=self._number("context_length"),
+            vocab_size=self._vocab_size(hidden_size),
+            kv_bytes_per_token=sum(num_kv_heads) * (head_dim + value_dim) * _F16_BYTES,
+        )
+        self._check_layers(num_layers)
+        return found
+
+    def _number(self, name: str, *, default: int | None = None, at_most: int = _MAX_SIZE) -> int:
+        key = f"{self._architecture}.{name}"
+        value = self._metadata.get(key, default)
+        if not _is_count(value, 1, at_most):
+            self._refuse(key, f"an integer from 1 to {at_most}", value)
+        return int(value)
+
+    def _layers(self, name: str, num_layers: int, default: list[int] | None = None) -> list[int]:
+        """A number per layer; files give one for all, or an array where layers without the part have 0."""
+        key = f"{self._architecture}.{name}"
+        value = self._metadata.get(key, default)
+        if not isinstance(value, list):
+            return [self._number(name)] * num_layers
+        if len(value) != num_layers:
+            self._refuse(key, f"{num_layers} values, one per layer", f"{len(value)} values")
+        for item in value:
+            if not _is_count(item, 0, _MAX_SIZE):
+                self._refuse(key, f"integers from 0 to {_MAX_SIZE}", item)
+        if not any(value):
+            self._refuse(key, "at least one layer with more than 0", "only zeros")
+        return value
+
+    def _check_groups(self, num_heads: list[int], num_kv_heads: list[int]) -> None:
+        key = f"{self._architecture}.attention.head_count_kv"
+        for heads, kv_heads in zip(num_heads, num_kv_heads, strict=True):
+            if kv_heads > 0 and (kv_heads > heads or heads % kv_heads != 0):
+                self._refuse(key, f"a divisor of attention.head_count, which is {heads}", kv_heads)
+
+    def _head_dim(self, hidden_size: int, num_heads: int) -> int:
+        if f"{self._architecture}.attention.key_length" in self._metadata:
+            return self._number("attention.key_length")
+        if hidden_size % num_heads != 0:
+            expected = f"a multiple of attention.head_count, which is {num_heads}"
+            self._refuse(f"{self._architecture}.embedding_length", expected, hidden_size)
+        return hidden_size // num_heads
+
+    def _vocab_size(self, hidden_size: int) -> int:
+        embedding = self._shapes.get("token_embd.weight")
+        if embedding is None:
+            self._fail("tensor 'token_embd.weight' is missing")
+        if len(embedding) != 2 or embedding[0] != hidden_size:
+            self._fail(
+                f"tensor 'token_embd.weight': expected rows of {hidden_size} elements "
+                f"(key '{self._architecture}.embedding_length'), found the shape {list(embedding)}"
+            )
+        num_rows = embedding[1]
+        tokens = self._metadata.get("tokenizer.ggml.tokens")
+        if isinstance(tokens, list) and len(tokens) != num_rows:
+            expected = f"{num_rows} tokens, the rows of tensor 'token_embd.weight'"
+            self._refuse("tokenizer.ggml.tokens", expected, f"{len(tokens)} tokens")
+        if self._number("vocab_size", default=num_rows) != num_rows:
+            key = f"{self._architecture}.vocab_size"
+            self._refuse(key, f"{num_rows}, the rows of tensor 'token_embd.weight'", self._metadata[key])
+        return num_rows
+
+    def _check_layers(self, num_layers: int) -> None:
+        for name in self._required_tensors(num_layers):
+            if name not in self._shapes:
+                self._fail(f"tensor '{name}' is missing")
+        if self._architecture in _REQUIRED_TENSORS and (extra := self._first_tensor_past(num_layers)):
+            key = f"{self._architecture}.block_count"
+            self._refuse(key, f"more than the layer of tensor '{extra}'", num_layers)
+
+    def _required_tensors(self, num_layers: int) -> list[str]:
+        of_layer = _REQUIRED_TENSORS.get(self._architecture)
+        if of_layer is None:
+            return []
+        if self._metadata.get(f"{self._architecture}.expert_count"):
+            of_layer = tuple(name for name in of_layer if not name.startswith("ffn_") or name == "ffn_norm.weight")
+        return ["output_norm.weight", *(f"blk.{i}.{name}" for i in range(num_layers) for name in of_layer)]
+
+    def _first_tensor_past(self, num_layers: int) -> str | None:
+        for name in self._shapes:
+            prefix, _, rest = name.partition(".")
+            number = rest.partition(".")[0]
+            if prefix == "blk" and number.isdecimal() and int(number) >= num_layers:
+                return name
+        return None
+
+    def _refuse(self, key: str, expected: str, found: object) -> NoReturn:
+        if key not in self._metadata:
+            self._fail(f"key '{key}' is missing, expected {expected}")
+        self._fail(f"key '{key}': expected {expected}, found {_brief(found)}")
+
+    def _fail(self, problem: str) -> NoReturn:
+        raise ModelFileError(f"{self._path}: {problem}")
+
+
+def _is_count(value: object, at_least: int, at_most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and at_least <= value <= at_most
+
+
+def _brief(found: object) -> str:
+    if isinstance(found, list):
+        return f"an array of {len(found)} values"
+    text = str(found)
+    return text if len(text) <= 80 else f"{text[:80]}..."

@@ -1,0 +1,279 @@
+"""The folder that holds pulled models, and the way from what a user types to a file on this machine.
+
+Fetching is left to ``models.download``; what is inside a file to ``models.gguf``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
+
+from treadle.config import Settings
+from treadle.errors import UsageError
+from treadle.models.catalog import find_entry, unknown_model
+
+if TYPE_CHECKING:
+    from treadle.models.download import Progress
+
+__all__ = ["ModelStore", "StoredFile", "StoredModel", "find_stored", "is_path", "is_url", "resolve_model"]
+
+_MANIFEST = "model.json"
+_MANIFEST_VERSION = 1
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """One file of a stored model."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """A model under its name: in the store's own folder, or linked to where the user keeps it."""
+
+    name: str
+    source: str
+    licence: str | None
+    folder: Path
+    files: tuple[StoredFile, ...]
+    linked: bool = False
+
+    @property
+    def path(self) -> Path:
+        """The file to open: the only one, or the first shard."""
+        return self.folder / self.files[0].name
+
+    @property
+    def bytes(self) -> int:
+        """The size of all files together."""
+        return sum(file.bytes for file in self.files)
+
+    def problem(self) -> str | None:
+        """Say what is wrong with the files on disk, or return None if they are all there at full length."""
+        for file in self.files:
+            path = self.folder / file.name
+            if not path.is_file():
+                return f"{path} is missing"
+            if path.stat().st_size != file.bytes:
+                return f"{path}: expected {file.bytes} bytes, found {path.stat().st_size}"
+        return None
+
+
+class ModelStore:
+    """Models by name, each in a folder of its own that appears in one step when the model is complete."""
+
+    def __init__(self, home: Path | None = None) -> None:
+        self.home = home if home is not None else Settings.from_environment().home
+        self._models = self.home / "models"
+        self._unfinished = self.home / "unfinished"
+        self._locks = self.home / "locks"
+
+    def list(self) -> list[StoredModel]:
+        """Return every stored model by name."""
+        folders = sorted(self._models.iterdir()) if self._models.is_dir() else []
+        return [model for folder in folders if (model := _read_manifest(folder)) is not None]
+
+    def get(self, name: str) -> StoredModel | None:
+        """Return the model of that name in any letter case, or None."""
+        return _read_manifest(self._folder(name))
+
+    def find_source(self, source: str) -> StoredModel | None:
+        """Return the first model that came from ``source``, or None."""
+        return next((model for model in self.list() if model.source == source), None)
+
+    def unfinished(self) -> dict[str, int]:
+        """Return the bytes on disk of every interrupted download by name."""
+        folders = sorted(self._unfinished.iterdir()) if self._unfinished.is_dir() else []
+        return {unquote(folder.name): _tree_bytes(folder) for folder in folders}
+
+    def staging_folder(self, name: str, source: str) -> Path:
+        """Return the folder, made if needed, in which the files of a model from one source come together."""
+        folder = self._unfinished / _quote(name) / hashlib.sha256(source.encode()).hexdigest()[:16]
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def commit(self, model: StoredModel) -> StoredModel:
+        """Move a complete staging folder into place under the model's name, in the stead of what was there."""
+        target = self._folder(model.name)
+        (model.folder / _MANIFEST).write_text(_manifest_text(model), encoding="utf-8")
+        self._models.mkdir(parents=True, exist_ok=True)
+        if target.exists():
+            shutil.rmtree(target)
+        model.folder.rename(target)
+        self.discard_unfinished(model.name)
+        return _stored(target)
+
+    def link(self, model: StoredModel) -> StoredModel:
+        """Note a model that stays where the user keeps it."""
+        target = self._folder(model.name)
+        target.mkdir(parents=True, exist_ok=True)
+        new = target / (_MANIFEST + ".new")
+        new.write_text(_manifest_text(model), encoding="utf-8")
+        new.replace(target / _MANIFEST)
+        return _stored(target)
+
+    def remove(self, name: str) -> int:
+        """Delete a model, or what an interrupted download left of it, and return the bytes set free.
+
+        The files of a linked model are not touched. Raises UsageError if there is nothing of that name.
+        """
+        known = [model.name for model in self.list()]
+        folders = [folder for folder in (self._folder(name), self._unfinished / _quote(name)) if folder.exists()]
+        if not folders:
+            raise UsageError(
+                f"no stored model is named {name!r}",
+                hint=f"stored are: {', '.join(known)}" if known else "`treadle list` shows what is stored: nothing yet",
+            )
+        with self.lock(name, wait=False):
+            freed = sum(_tree_bytes(folder) for folder in folders)
+            for folder in folders:
+                shutil.rmtree(folder)
+        return freed
+
+    def discard_unfinished(self, name: str) -> None:
+        """Delete what interrupted downloads of a model left behind."""
+        with suppress(FileNotFoundError):
+            shutil.rmtree(self._unfinished / _quote(name))
+
+    @contextmanager
+    def lock(self, name: str, *, wait: bool = True, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Hold the one lock of a model against every process; ``on_wait`` is called once if another holds it."""
+        from filelock import FileLock, Timeout  # noqa: PLC0415 - only commands that change the store need it
+
+        self._locks.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self._locks / (_quote(name) + ".lock"))
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            if not wait:
+                raise UsageError(f"{name} is being pulled by another process", hint="stop that one first") from None
+            on_wait()
+            lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _folder(self, name: str) -> Path:
+        return self._models / _quote(name)
+
+
+def is_url(reference: str) -> bool:
+    """Tell whether the reference is a web address."""
+    return reference.lower().startswith(("http://", "https://"))
+
+
+def is_path(reference: str) -> bool:
+    """Tell whether the reference is meant as a path, whether or not there is a file."""
+    if is_url(reference) or reference.startswith("hf:"):
+        return False
+    separators = {os.sep, os.altsep or os.sep, "/"}
+    return reference.lower().endswith(".gguf") or reference.startswith("~") or any(s in reference for s in separators)
+
+
+def resolve_model(
+    name_or_path: str | Path, *, pull: bool = True, progress: Progress | None = None, store: ModelStore | None = None
+) -> Path:
+    """Return the file of a model, given as a path, a stored name, a catalog name, ``hf:org/repo[:quant]`` or a URL.
+
+    What is not on this machine is pulled, unless ``pull`` is false, in which case a UsageError says so.
+    """
+    reference = os.fspath(name_or_path)
+    if isinstance(name_or_path, Path) or is_path(reference):
+        return _existing_file(Path(reference).expanduser())
+    store = store or ModelStore()
+    stored = find_stored(reference, store)
+    if stored is not None:
+        problem = stored.problem()
+        if problem is None:
+            return stored.path
+        if stored.linked or not pull:
+            raise UsageError(
+                f"stored model {stored.name}: {problem}", hint=f"type `treadle rm {stored.name}` and pull it again"
+            )
+    if Path(reference).is_file() and find_entry(reference) is None:
+        return _existing_file(Path(reference))
+    if not (is_url(reference) or reference.startswith("hf:") or find_entry(reference)):
+        raise unknown_model(reference, [model.name for model in store.list()])
+    if not pull:
+        raise UsageError(f"model {reference} is not on this machine", hint=f"type `treadle pull {reference}`")
+    from treadle.models.download import pull_model  # noqa: PLC0415 - the network libraries slow down every start
+
+    return pull_model(reference, store=store, progress=progress).path
+
+
+def find_stored(reference: str, store: ModelStore) -> StoredModel | None:
+    """Return the stored model that a reference means, without asking the network."""
+    if is_url(reference):
+        return store.find_source(reference)
+    stored = store.get(reference)
+    if stored is None and reference.startswith("hf:"):
+        # Without a quantisation any stored one of the repository will do if it is the only one.
+        prefix = reference.lower() + ":"
+        found = [model for model in store.list() if model.name.lower().startswith(prefix)]
+        return found[0] if len(found) == 1 else None
+    return stored
+
+
+def _existing_file(path: Path) -> Path:
+    if path.is_dir():
+        raise UsageError(f"{path}: expected a .gguf file, found a folder")
+    if not path.is_file():
+        raise UsageError(
+            f"{path}: no such file", hint="`treadle list` shows stored models, `treadle list --catalog` others"
+        )
+    return path
+
+
+# Percent signs keep every name apart from every other on every file system, and lower case the letters alike.
+def _quote(name: str) -> str:
+    return quote(name.lower(), safe="")
+
+
+def _tree_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _manifest_text(model: StoredModel) -> str:
+    facts = {
+        "version": _MANIFEST_VERSION,
+        "name": model.name,
+        "source": model.source,
+        "licence": model.licence,
+        "folder": str(model.folder) if model.linked else None,
+        "files": [asdict(file) for file in model.files],
+    }
+    return json.dumps(facts, indent=2) + "\n"
+
+
+def _read_manifest(folder: Path) -> StoredModel | None:
+    try:
+        facts = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        return StoredModel(
+            name=facts["name"],
+            source=facts["source"],
+            licence=facts["licence"],
+            folder=Path(facts["folder"]) if facts["folder"] else folder,
+            files=tuple(StoredFile(**file) for file in facts["files"]),
+            linked=facts["folder"] is not None,
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        # A folder without a readable manifest holds no model; the next pull of that name replaces it.
+        return None
+
+
+def _stored(folder: Path) -> StoredModel:
+    model = _read_manifest(folder)
+    assert model is not None
+    return model
