@@ -1,0 +1,111 @@
+"""Norm, rotary embedding, gated activation and KV stores: against NumPy, and between tables."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from kernel_cases import FAST_ISAS, RUNNABLE_ISAS, UNIT_ROUNDOFF, assert_same_bits
+
+from treadle._native import kernels
+
+every_isa = pytest.mark.parametrize("isa", RUNNABLE_ISAS)
+fast = pytest.mark.parametrize("isa", FAST_ISAS)
+LENGTHS = (1, 7, 8, 9, 15, 16, 17, 31, 33, 100, 576, 1536)
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+def test_rms_norm_equals_numpy_in_double(n: int) -> None:
+    rng = np.random.default_rng(n)
+    x, weight = rng.normal(0, 3, (2, n)).astype(np.float32)
+    wide = x.astype(np.float64)
+    expected = wide / np.sqrt((wide * wide).mean() + 1e-5) * weight
+    # Roundings: n / 16 + 5 in a sum of squares, halved by the root, and six after it.
+    found = kernels.rms_norm("ref", x, weight, 1e-5)
+    assert (np.abs(found - expected) <= ((n / 16 + 6) / 2 + 6) * UNIT_ROUNDOFF * np.abs(expected)).all()
+
+
+@fast
+@pytest.mark.parametrize("n", LENGTHS)
+def test_rms_norm_equals_ref(isa: str, n: int) -> None:
+    for size in (1e-20, 1.0, 1e15, np.inf, np.nan):
+        x, weight = np.random.default_rng(n).normal(0, 3, (2, n)).astype(np.float32)
+        x[n // 2] = size
+        expected = kernels.rms_norm("ref", x, weight, 1e-6)
+        assert_same_bits(kernels.rms_norm(isa, x, weight, 1e-6), expected)
+        assert_same_bits(kernels.rms_norm(isa, x, weight, 1e-6, in_place=True), expected)
+
+
+@every_isa
+@pytest.mark.parametrize("half", [0, 1, 3, 4, 7, 8, 9, 16, 17, 32, 48, 64, 128])
+@pytest.mark.parametrize("adjacent", [False, True])
+def test_rope_equals_numpy(isa: str, half: int, adjacent: bool) -> None:
+    """The order of operations is given, so NumPy in f32 has the same bits."""
+    rng = np.random.default_rng(half)
+    head = rng.normal(0, 1, 2 * half).astype(np.float32)
+    angle = rng.uniform(0, 1000, half)
+    cos, sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+    expected = head.copy()
+    a, b = (head[0::2], head[1::2]) if adjacent else (head[:half], head[half:])
+    first, second = (slice(0, None, 2), slice(1, None, 2)) if adjacent else (slice(0, half), slice(half, None))
+    expected[first], expected[second] = a * cos - b * sin, a * sin + b * cos
+    assert_same_bits(kernels.rope(isa, head, cos, sin, adjacent), expected)
+
+
+@every_isa
+@pytest.mark.parametrize("n", (0, *LENGTHS))
+def test_silu_mul_equals_numpy_in_double(isa: str, n: int) -> None:
+    rng = np.random.default_rng(n)
+    gate, up = (rng.normal(0, 1, (2, n)) * 20).astype(np.float32)
+    wide = gate.astype(np.float64)
+    expected = wide / (1 + np.exp(-wide)) * up
+    # exp is good to two ulp; the sum, the quotient and the product round once each.
+    bound = 8 * UNIT_ROUNDOFF * np.abs(expected) + 2.0**-126
+    assert (np.abs(kernels.silu_mul(isa, gate, up) - expected) <= bound).all()
+
+
+@every_isa
+def test_silu_mul_of_large_and_special_values(isa: str) -> None:
+    gate = np.array(
+        [-3e38, -1000, -104, -89, -87.5, -1e-40, -0.0, 0.0, 1e-40, 87, 89, 1000, 3e38, np.inf, np.nan], np.float32
+    )
+    found = kernels.silu_mul(isa, gate, np.ones_like(gate))
+    with np.errstate(over="ignore"):
+        wide = gate.astype(np.float64)
+        expected = wide / (1 + np.exp(-wide))
+    # Below -87.3 exp nears the end of the f32 range, where the result is smaller than 1e-35.
+    np.testing.assert_allclose(found[:-1], expected[:-1], rtol=8 * UNIT_ROUNDOFF, atol=1e-35)
+    assert np.isnan(found[-1])
+
+
+@every_isa
+@pytest.mark.parametrize("head_dim", [8, 16, 24, 64, 128])
+@pytest.mark.parametrize("position", [0, 1, 30, 31])
+def test_stores_write_their_position_only(isa: str, head_dim: int, position: int) -> None:
+    rng = np.random.default_rng(head_dim + position)
+    values = (rng.normal(0, 1, head_dim) * 10.0 ** rng.integers(-9, 6, head_dim)).astype(np.float32)
+    values[:6] = [np.inf, -np.inf, 65519.0, 65520.0, 2.0**-25, -0.0]
+    with np.errstate(over="ignore"):
+        halves = values.astype(np.float16).view(np.uint16)
+    k_block = rng.integers(0, 65536, (head_dim, 32), dtype=np.uint16)
+    v_block = np.ascontiguousarray(k_block.reshape(32, head_dim))
+    expected_k, expected_v = k_block.copy(), v_block.copy()
+    expected_k[:, position] = halves
+    expected_v[position] = halves
+    np.testing.assert_array_equal(kernels.store(isa, values, position, k_block, True), expected_k)
+    np.testing.assert_array_equal(kernels.store(isa, values, position, v_block, False), expected_v)
+
+
+@every_isa
+def test_f16_rounding_equals_numpy_everywhere(isa: str) -> None:
+    """Every half, the midpoints between neighbours, and the floats beside the midpoints."""
+    halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
+    middles = (halves[:-1] + halves[1:]) / 2
+    values = np.concatenate([halves, middles, np.nextafter(middles, 0), np.nextafter(middles, np.float32(np.inf))])
+    values = np.concatenate([values, -values, [np.nan, np.inf]]).astype(np.float32)
+    values = np.resize(values, (len(values) + 7) // 8 * 8)
+    block = kernels.store(isa, values, 0, np.zeros((32, len(values)), np.uint16), False)
+    with np.errstate(over="ignore"):
+        expected = values.astype(np.float16)
+    found = block[0].view(np.float16)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
