@@ -1,0 +1,63 @@
+"""Run language models on the CPU you already have, near the limit of that CPU.
+
+>>> from treadle import LLM, SamplingParams
+>>> with LLM("smollm2:135m") as llm:
+...     print(llm.chat([{"role": "user", "content": "Name a colour."}], SamplingParams(temperature=0)).text)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from treadle.engine.completion import ChatMessage, Completion, CompletionChunk, Timings, TokenLogprob
+    from treadle.engine.llm import LLM
+    from treadle.engine.sampling import SamplingParams
+    from treadle.errors import (
+        CapacityError,
+        DownloadError,
+        InternalError,
+        ModelFileError,
+        TemplateError,
+        TreadleError,
+        UsageError,
+    )
+
+__all__ = [
+    "LLM",
+    "CapacityError",
+    "ChatMessage",
+    "Completion",
+    "CompletionChunk",
+    "DownloadError",
+    "InternalError",
+    "ModelFileError",
+    "SamplingParams",
+    "TemplateError",
+    "Timings",
+    "TokenLogprob",
+    "TreadleError",
+    "UsageError",
+]
+
+# Imported when first asked for: `import treadle.errors` must not load the native core.
+_MODULES = {
+    "LLM": "treadle.engine.llm",
+    "SamplingParams": "treadle.engine.sampling",
+    **dict.fromkeys(
+        ("ChatMessage", "Completion", "CompletionChunk", "Timings", "TokenLogprob"), "treadle.engine.completion"
+    ),
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(_MODULES.get(name, "treadle.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

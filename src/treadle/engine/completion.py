@@ -1,0 +1,98 @@
+"""What callers of the Python API get back.
+
+Leaves to others: producing it (``LLM``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
+
+from treadle.engine.request import FinishReason
+from treadle.errors import TreadleError
+
+__all__ = ["ChatMessage", "Completion", "CompletionChunk", "Timings", "TokenLogprob"]
+
+
+class _Role(TypedDict):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+
+
+class ChatMessage(_Role, total=False):
+    """One turn of a conversation, as the OpenAI chat API spells it; the model's template decides what it uses."""
+
+    content: str | list[dict[str, Any]] | None
+    name: str
+    tool_calls: list[dict[str, Any]]
+    tool_call_id: str
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """How likely the model found a token: natural logarithms, before penalties, bias and temperature.
+
+    ``top`` lists the most likely tokens at that place as pairs of token id and logarithm.
+    """
+
+    token_id: int
+    text: str
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Where the time of one request went, in seconds.
+
+    ``queued_seconds`` until its first step began, ``prefill_seconds`` from there to the first token, ``decode_seconds``
+    from the first token to the last. Requests that ran beside it share that time.
+    """
+
+    queued_seconds: float
+    prefill_seconds: float
+    decode_seconds: float
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A finished answer.
+
+    ``token_ids`` are all the tokens the model gave, one that ended the answer included; ``text`` leaves that one out,
+    and a stop string. ``finish_reason`` is "stop" (the model or a stop string ended it), "length" (``max_tokens``
+    reached, or the context full) or "error" (see ``error``; only inside a list of answers, a single one raises it).
+    """
+
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason
+    prompt_tokens: int
+    timings: Timings
+    logprobs: list[TokenLogprob] | None = None
+    error: TreadleError | None = None
+
+    @property
+    def prompt_rate(self) -> float | None:
+        """Return how many tokens of the prompt were read per second, if that could be measured."""
+        seconds = self.timings.prefill_seconds
+        return self.prompt_tokens / seconds if seconds > 0 else None
+
+    @property
+    def decode_rate(self) -> float | None:
+        """Return how many tokens per second followed the first one, if any did."""
+        seconds = self.timings.decode_seconds
+        return (len(self.token_ids) - 1) / seconds if seconds > 0 and len(self.token_ids) > 1 else None
+
+
+@dataclass(frozen=True)
+class CompletionChunk:
+    """A piece of an answer as it comes; the last one carries the whole answer in ``completion``."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+    completion: Completion | None = None
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Return why the answer ended, on its last chunk."""
+        return self.completion.finish_reason if self.completion else None

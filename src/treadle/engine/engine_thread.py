@@ -1,0 +1,81 @@
+"""Runs an engine in a thread of its own, so that any number of threads can share it.
+
+Leaves to others: what a step does (``Engine``) and what an answer looks like (``LLM``).
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from operator import methodcaller
+
+from treadle.engine.engine import Engine
+from treadle.engine.request import Request
+from treadle.errors import UsageError
+
+__all__ = ["EngineThread", "closed_error"]
+
+_Order = Callable[[Engine], object]
+_Orders = queue.SimpleQueue[_Order | None]
+
+
+class EngineThread:
+    """The one thread that touches an engine; others leave it orders, which it carries out between two steps.
+
+    Keeping steps away from the caller's thread means that Ctrl-C cannot cut a step in half. The engine belongs to the
+    thread alone and goes with it.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._orders: _Orders = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._thread = threading.Thread(target=_serve, args=(engine, self._orders), name="treadle-engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Queue requests that ``Scheduler.check`` has passed; raises UsageError when closed."""
+        with self._lock:  # nothing may follow the order to end
+            if self._is_closed:
+                raise closed_error()
+            for request in requests:
+                self._orders.put(methodcaller("submit", request))
+
+    def cancel(self, request: Request) -> None:
+        """Forget a request and free its blocks before the next step; does nothing for one that has ended."""
+        self._orders.put(methodcaller("cancel", request))
+
+    def close(self) -> None:
+        """End the requests that still run with an error, and the thread; may be called twice."""
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self._orders.put(None)
+        self._thread.join()
+
+
+def closed_error() -> UsageError:
+    """Return the error for a request that finds the model gone."""
+    return UsageError("the model was closed", hint="load it again to go on")
+
+
+def _serve(engine: Engine, orders: _Orders) -> None:
+    while _carry_out(engine, orders):
+        try:
+            engine.step()
+        except Exception as error:  # whoever waits for an answer must hear of it
+            engine.abort(error)
+    engine.abort(closed_error())
+
+
+def _carry_out(engine: Engine, orders: _Orders) -> bool:
+    """Carry out the orders there are, sleeping while there is nothing to compute; false when told to end."""
+    while True:
+        try:
+            order = orders.get(block=not engine.has_work)
+        except queue.Empty:
+            return True
+        if order is None:
+            return False
+        order(engine)

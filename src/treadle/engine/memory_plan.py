@@ -1,0 +1,125 @@
+"""Fits weights, KV blocks and scratch memory into what this process may use, before anything is loaded.
+
+Leaves to others: measuring the machine (``treadle.hardware``) and reading the file (``treadle.models``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from treadle.errors import CapacityError, UsageError
+
+if TYPE_CHECKING:
+    from treadle.models.hyperparameters import Hyperparameters
+
+__all__ = ["DEFAULT_CONTEXT", "KV_BLOCK_TOKENS", "MAX_BATCH_TOKENS", "MAX_NUM_REQUESTS", "MemoryPlan", "plan_memory"]
+
+DEFAULT_CONTEXT = 8192
+KV_BLOCK_TOKENS = 32
+MAX_BATCH_TOKENS = 512
+MAX_NUM_REQUESTS = 16
+
+# Beside one full context, the pool has room for this many tokens of other requests, memory permitting.
+_BATCH_TOKENS = 4096
+# The interpreter, the tokenizer's tables and the allocator's slack, whatever the model.
+_FIXED_BYTES = 96 << 20
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """How the memory of one loaded model is divided, in bytes; ``context`` is in tokens.
+
+    KV blocks take memory when they are first used, so ``kv_bytes`` is a limit rather than a cost.
+    """
+
+    context: int
+    num_blocks: int
+    weight_bytes: int
+    kv_bytes: int
+    scratch_bytes: int
+    available_bytes: int
+    reason: str
+
+
+def plan_memory(
+    name: str, model: Hyperparameters, *, file_bytes: int, available_bytes: int, context: int | None = None
+) -> MemoryPlan:
+    """Choose the context and the number of KV blocks.
+
+    Args:
+        name: The model's name, for messages.
+        model: Its hyperparameters.
+        file_bytes: Size of the model file; the loaded weights take as much.
+        available_bytes: What this process may use.
+        context: Tokens asked for; by default the smallest of the model's, 8192 and what fits.
+
+    Raises:
+        UsageError: ``context`` is below 2 or above what the model was trained for.
+        CapacityError: The weights, or the context asked for, do not fit; says the largest context that does.
+    """
+    _check_context(name, model, context)
+    scratch_bytes = _scratch_bytes(model)
+    room_bytes = available_bytes - file_bytes - scratch_bytes
+    block_bytes = model.kv_bytes_per_token * KV_BLOCK_TOKENS
+    largest_blocks = room_bytes // block_bytes
+    largest = min(model.context_length, largest_blocks * KV_BLOCK_TOKENS)
+    if largest_blocks < 1:
+        raise CapacityError(
+            f"{name} needs {_mb(file_bytes + scratch_bytes + block_bytes)} to load and this process may use "
+            f"{_mb(available_bytes)}",
+            hint="free memory, raise the limit of the container, or choose a smaller model or quantisation",
+        )
+    if context is not None and context > largest:
+        needed = file_bytes + scratch_bytes + _blocks(context) * block_bytes
+        raise CapacityError(
+            f"{name} with a context of {context} tokens needs {_mb(needed)} and this process may use "
+            f"{_mb(available_bytes)}",
+            hint=f"the largest context that fits is {largest} tokens",
+        )
+    chosen = context or min(DEFAULT_CONTEXT, largest)
+    num_blocks = min(largest_blocks, _blocks(chosen) + _blocks(_BATCH_TOKENS))
+    return MemoryPlan(
+        context=chosen,
+        num_blocks=num_blocks,
+        weight_bytes=file_bytes,
+        kv_bytes=num_blocks * block_bytes,
+        scratch_bytes=scratch_bytes,
+        available_bytes=available_bytes,
+        reason=_reason(context, chosen, model),
+    )
+
+
+def _check_context(name: str, model: Hyperparameters, context: int | None) -> None:
+    if context is None:
+        return
+    if context < 2:
+        raise UsageError(f"context: expected at least 2 tokens (one of the prompt, one of the answer), found {context}")
+    if context > model.context_length:
+        raise UsageError(
+            f"context: {name} was trained for {model.context_length} tokens, found {context}",
+            hint=f"ask for at most {model.context_length}",
+        )
+
+
+def _reason(asked: int | None, chosen: int, model: Hyperparameters) -> str:
+    if asked is not None:
+        return "as asked"
+    if chosen == model.context_length:
+        return "all the model was trained for"
+    return "the default" if chosen == DEFAULT_CONTEXT else "the largest that fits in memory"
+
+
+def _scratch_bytes(model: Hyperparameters) -> int:
+    """Bound the activations of one step (float32, a handful of rows per token) and the logits of every request."""
+    row_floats = 8 * model.hidden_size + 3 * model.feed_forward_size
+    logit_floats = MAX_NUM_REQUESTS * model.vocab_size
+    return _FIXED_BYTES + 4 * (MAX_BATCH_TOKENS * row_floats + logit_floats)
+
+
+def _blocks(num_tokens: int) -> int:
+    return -(-num_tokens // KV_BLOCK_TOKENS)
+
+
+def _mb(num_bytes: int) -> str:
+    return f"{num_bytes / 1e6:,.0f} MB"

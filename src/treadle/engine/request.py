@@ -1,0 +1,117 @@
+"""One request: the tokens it wants computed, the blocks it holds, what it has said and how it ended.
+
+Leaves to others: when it runs (the scheduler) and what its tokens mean (the tokenizer behind ``TextOutput``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from treadle.errors import ModelFileError, TreadleError
+
+if TYPE_CHECKING:
+    from treadle.engine.output import TextOutput
+    from treadle.engine.plan import Sample
+
+__all__ = ["FinishReason", "Request", "Sampler", "Times", "TokenEvent"]
+
+FinishReason = Literal["stop", "length", "error"]
+
+
+class Sampler(Protocol):
+    """The sampling state of one request; the native runtime draws from it."""
+
+    def accept(self, token: int, /) -> None:
+        """Count one token of the answer."""
+
+
+@dataclass(frozen=True)
+class TokenEvent:
+    """One step forward of a request; the last one has a ``finish_reason``.
+
+    ``text`` may be empty while a character or a stop string is incomplete, and hold more than one token's text later.
+    """
+
+    request: Request
+    text: str
+    sample: Sample | None = None
+    finish_reason: FinishReason | None = None
+    error: TreadleError | None = None
+
+
+@dataclass
+class Times:
+    """When a request reached each stage of its life, in seconds of one monotonic clock."""
+
+    created: float = 0.0
+    started: float | None = None
+    first_token: float | None = None
+    finished: float | None = None
+
+
+@dataclass(eq=False)
+class Request:
+    """A prompt on its way to an answer.
+
+    The scheduler closes the gap between ``num_computed`` and ``len(token_ids)``; there is no other notion of a phase.
+    ``max_length`` bounds prompt and answer together; ``end_ids`` are the tokens that end an answer; ``deliver`` is
+    called with every event, in the thread that steps the engine.
+    """
+
+    request_id: int
+    prompt_ids: Sequence[int]
+    max_length: int
+    end_ids: frozenset[int]
+    sampler: Sampler
+    output: TextOutput
+    deliver: Callable[[TokenEvent], None]
+    token_ids: list[int] = field(init=False)
+    num_computed: int = 0
+    block_ids: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    times: Times = field(default_factory=Times)
+
+    def __post_init__(self) -> None:
+        self.token_ids = list(self.prompt_ids)
+
+    @property
+    def num_wanted(self) -> int:
+        """Return how many known tokens are not computed yet."""
+        return len(self.token_ids) - self.num_computed
+
+    @property
+    def answer_ids(self) -> list[int]:
+        """Return the tokens sampled so far, one that ended the answer included."""
+        return self.token_ids[len(self.prompt_ids) :]
+
+    def accept(self, sample: Sample) -> TokenEvent:
+        """Take a sampled token as the next one and say what it changes."""
+        if sample.bad_logits:
+            position = len(self.token_ids)
+            return self.fail(
+                ModelFileError(
+                    f"the model gave NaN or infinite logits for the token at position {position}",
+                    hint="the file is probably damaged: remove it with `treadle rm` and pull it again",
+                )
+            )
+        self.token_ids.append(sample.token_id)
+        self.sampler.accept(sample.token_id)
+        text = ""
+        if sample.token_id in self.end_ids:
+            self.finish_reason = "stop"
+        else:
+            text = self.output.push(sample.token_id)
+            if not self.output.stopped and len(self.token_ids) >= self.max_length:
+                self.finish_reason = "length"
+        if self.finish_reason is not None:
+            text += self.output.finish()
+        if self.output.stopped:
+            self.finish_reason = "stop"
+        return TokenEvent(self, text, sample, self.finish_reason)
+
+    def fail(self, error: TreadleError) -> TokenEvent:
+        """End the request with an error and say so."""
+        self.finish_reason = "error"
+        return TokenEvent(self, self.output.finish(), finish_reason="error", error=error)

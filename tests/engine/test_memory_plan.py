@@ -1,0 +1,83 @@
+"""The memory plan: defaults, limits, and refusals that say what would fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from treadle.engine.memory_plan import MemoryPlan, plan_memory
+from treadle.errors import CapacityError, UsageError
+from treadle.models.hyperparameters import Hyperparameters
+
+MB = 10**6
+
+
+NEEDS = Hyperparameters(
+    num_layers=2,
+    hidden_size=64,
+    num_heads=4,
+    num_kv_heads=4,
+    head_dim=16,
+    feed_forward_size=128,
+    context_length=32768,
+    vocab_size=1000,
+    kv_bytes_per_token=10_000,
+)
+
+
+def plan(
+    available_bytes: int = 2000 * MB,
+    context: int | None = None,
+    needs: Hyperparameters = NEEDS,
+    file_bytes: int = 100 * MB,
+) -> MemoryPlan:
+    return plan_memory("tiny", needs, file_bytes=file_bytes, available_bytes=available_bytes, context=context)
+
+
+def test_takes_8192_tokens_of_a_model_that_could_do_more() -> None:
+    result = plan()
+    assert (result.context, result.reason) == (8192, "the default")
+    assert result.num_blocks == (8192 + 4096) // 32
+    assert result.kv_bytes == result.num_blocks * 32 * 10_000
+
+
+def test_takes_the_models_own_context_when_that_is_smaller() -> None:
+    result = plan(needs=replace(NEEDS, context_length=2048))
+    assert (result.context, result.reason) == (2048, "all the model was trained for")
+
+
+def test_takes_what_fits_when_memory_is_short() -> None:
+    result = plan(available_bytes=220 * MB)
+    assert result.reason == "the largest that fits in memory"
+    assert result.context == result.num_blocks * 32 < 8192
+    used = result.weight_bytes + result.scratch_bytes + result.kv_bytes
+    assert used <= 220 * MB < used + 32 * 10_000
+
+
+def test_a_larger_context_than_fits_names_the_largest_that_does() -> None:
+    largest = plan(available_bytes=220 * MB).context
+    assert plan(available_bytes=220 * MB, context=largest).context == largest
+    with pytest.raises(
+        CapacityError, match=rf"context of {largest + 1} tokens needs \d+ MB .* may use 220 MB"
+    ) as caught:
+        plan(available_bytes=220 * MB, context=largest + 1)
+    assert caught.value.hint == f"the largest context that fits is {largest} tokens"
+
+
+def test_a_context_that_is_no_multiple_of_a_block_is_kept() -> None:
+    assert plan(context=1000).context == 1000
+    assert plan(context=1000).num_blocks == 32 + 128
+
+
+def test_weights_that_do_not_fit_are_refused_before_loading() -> None:
+    with pytest.raises(CapacityError, match=r"tiny needs 50,1.. MB to load and this process may use 2,000 MB"):
+        plan(file_bytes=50_000 * MB)
+
+
+@pytest.mark.parametrize(
+    ("context", "text"), [(0, "expected at least 2"), (-5, "found -5"), (32769, "trained for 32768")]
+)
+def test_refuses_contexts_that_cannot_be(context: int, text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        plan(context=context)

@@ -1,0 +1,246 @@
+"""The scheduler on eleven blocks of four tokens: exact plans and ids, then seeded random walks with invariants."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from fakes import END_ID, FakeRunner, answer, make_request
+from treadle.engine.block_pool import BlockPool
+from treadle.engine.engine import Engine
+from treadle.engine.plan import Sample, StepPlan, StepResult
+from treadle.engine.request import Request, TokenEvent
+from treadle.engine.scheduler import Scheduler
+from treadle.errors import CapacityError, InternalError, ModelFileError, UsageError
+
+
+def make_scheduler(num_blocks: int = 11, **settings: int) -> Scheduler:
+    settings = {"context": 44, "max_batch_tokens": 8, "max_num_requests": 4} | settings
+    return Scheduler(BlockPool(num_blocks, 4), clock=lambda: 0.0, **settings)  # type: ignore[arg-type]
+
+
+def make_engine(scheduler: Scheduler) -> tuple[Engine, FakeRunner]:
+    runner = FakeRunner(scheduler.pool)
+    return Engine(scheduler, runner), runner
+
+
+def shape(plan: StepPlan) -> list[tuple[int, int, int, bool]]:
+    return [(chunk.request.request_id, chunk.start, chunk.num_tokens, chunk.samples) for chunk in plan.chunks]
+
+
+def test_a_long_prompt_goes_in_chunks_and_a_decode_goes_first() -> None:
+    scheduler = make_scheduler()
+    engine, runner = make_engine(scheduler)
+    short, long = make_request(0, range(3), 5), make_request(1, range(100, 119), 3)
+    engine.submit(short)
+    engine.submit(long)
+    for _ in range(4):
+        engine.step()
+    assert [shape(plan) for plan in runner.plans] == [
+        [(0, 0, 3, True), (1, 0, 5, False)],
+        [(0, 3, 1, True), (1, 5, 7, False)],
+        [(0, 4, 1, True), (1, 12, 7, True)],
+        [(0, 5, 1, True), (1, 19, 1, True)],
+    ]
+    assert short.block_ids == [0, 6]
+    assert long.block_ids == [1, 2, 3, 4, 5]
+
+
+def test_a_prompt_waits_for_blocks_and_nobody_overtakes_it() -> None:
+    scheduler = make_scheduler(max_batch_tokens=44)
+    engine, runner = make_engine(scheduler)
+    first, large, small = make_request(0, range(20), 2), make_request(1, range(28), 1), make_request(2, range(4), 1)
+    for request in (first, large, small):
+        engine.submit(request)
+    engine.step()
+    assert scheduler.running == (first,)
+    assert scheduler.waiting == (large, small)
+    assert first.block_ids == [0, 1, 2, 3, 4]
+    engine.step()
+    assert first.finish_reason == "length"
+    engine.step()
+    assert shape(runner.plans[-1]) == [(1, 0, 28, True), (2, 0, 4, True)]
+
+
+def test_the_youngest_gives_its_blocks_back_and_is_computed_again() -> None:
+    scheduler = make_scheduler(num_blocks=3, context=12)
+    engine, runner = make_engine(scheduler)
+    old, young = make_request(0, [1, 2, 3], 6), make_request(1, [5], 6)
+    engine.submit(old)
+    engine.submit(young)
+    while engine.has_work:
+        engine.step()
+    assert [shape(plan) for plan in runner.plans] == [
+        [(0, 0, 3, True), (1, 0, 1, True)],
+        [(0, 3, 1, True), (1, 1, 1, True)],
+        [(0, 4, 1, True), (1, 2, 1, True)],
+        [(0, 5, 1, True), (1, 3, 1, True)],
+        [(0, 6, 1, True)],  # the young one wanted a second block and none was left
+        [(0, 7, 1, True)],
+        [(1, 0, 5, True)],
+        [(1, 5, 1, True)],
+    ]
+    assert old.answer_ids == answer([1, 2, 3], 6)
+    assert young.answer_ids == answer([5], 6)
+    assert scheduler.pool.num_free == 3
+
+
+def test_an_old_decode_takes_the_block_of_a_younger_prompt_half_read() -> None:
+    scheduler = make_scheduler(num_blocks=5, context=20, max_batch_tokens=4)
+    engine, _ = make_engine(scheduler)
+    old, young = make_request(0, [1, 2, 3], 9), make_request(1, range(8), 2)
+    engine.submit(old)
+    engine.submit(young)
+    while engine.has_work:
+        engine.step()
+    assert old.answer_ids == answer([1, 2, 3], 9)
+    assert young.answer_ids == answer(range(8), 2)
+
+
+def test_no_more_than_the_allowed_number_run_at_once() -> None:
+    scheduler = make_scheduler(max_num_requests=2)
+    engine, _ = make_engine(scheduler)
+    for request_id in range(3):
+        engine.submit(make_request(request_id, [request_id + 1], 1))
+    engine.step()
+    assert [request.request_id for request in scheduler.waiting] == [2]
+
+
+def test_refuses_a_step_shorter_than_its_decodes() -> None:
+    with pytest.raises(UsageError, match=r"at least max_num_requests \(4\).*found 3"):
+        make_scheduler(max_batch_tokens=3)
+
+
+@pytest.mark.parametrize(
+    ("num_prompt_tokens", "max_tokens", "error", "text"),
+    [
+        (0, 5, UsageError, "the prompt is empty"),
+        (44, 1, UsageError, "the prompt has 44 tokens; a context of 44 has room for 43"),
+        (200, 1, UsageError, "the prompt has 200 tokens"),
+        (20, 40, CapacityError, "needs 15 KV blocks of 4 tokens and the pool has 11"),
+    ],
+)
+def test_refuses_at_once_what_can_never_fit(
+    num_prompt_tokens: int, max_tokens: int, error: type[Exception], text: str
+) -> None:
+    scheduler = make_scheduler()
+    with pytest.raises(error, match=text):
+        scheduler.add(make_request(0, range(num_prompt_tokens), max_tokens))
+    assert scheduler.waiting == ()
+
+
+def test_a_full_context_is_served_to_its_last_token() -> None:
+    scheduler = make_scheduler()
+    engine, _ = make_engine(scheduler)
+    request = make_request(0, range(40), 4)
+    engine.submit(request)
+    while engine.has_work:
+        engine.step()
+    assert (request.finish_reason, len(request.token_ids)) == ("length", 44)
+    assert request.answer_ids == answer(range(40), 4)
+
+
+def test_an_end_token_and_a_stop_string_both_end_with_stop() -> None:
+    scheduler = make_scheduler()
+    prompt = [1, 2]
+    text = "".join(f"<{token_id}>" for token_id in answer(prompt, 3))
+    stopped_events: list[TokenEvent] = []
+    ended_events: list[TokenEvent] = []
+    stopped = make_request(0, prompt, 9, stop=[text[-5:]], events=stopped_events)
+    ended = make_request(1, [5], 9, events=ended_events)
+
+    def sample(token_ids: list[int]) -> int:
+        return END_ID if token_ids[0] == 5 and len(token_ids) == 3 else answer(token_ids, 1)[0]
+
+    engine = Engine(scheduler, FakeRunner(scheduler.pool, sample))  # type: ignore[arg-type]
+    engine.submit(stopped)
+    engine.submit(ended)
+    while engine.has_work:
+        engine.step()
+    assert stopped.finish_reason == ended.finish_reason == "stop"
+    assert "".join(event.text for event in stopped_events) == text[:-5]
+    assert ended.answer_ids[-1] == END_ID
+    assert f"<{END_ID}>" not in "".join(event.text for event in ended_events)
+
+
+def test_bad_logits_end_one_request_and_no_other() -> None:
+    class Runner(FakeRunner):
+        def run(self, plan: StepPlan) -> StepResult:
+            samples = super().run(plan).samples
+            return StepResult([Sample(-1, bad_logits=True), *samples[1:]] if len(self.plans) == 2 else samples)
+
+    scheduler = make_scheduler()
+    engine = Engine(scheduler, Runner(scheduler.pool))
+    events: list[TokenEvent] = []
+    bad, good = make_request(0, [1, 2], 4, events=events), make_request(1, [3], 4)
+    engine.submit(bad)
+    engine.submit(good)
+    while engine.has_work:
+        engine.step()
+    error = events[-1].error
+    assert isinstance(error, ModelFileError)
+    assert "NaN or infinite logits for the token at position 3" in str(error)
+    assert bad.finish_reason == "error"
+    assert good.answer_ids == answer([3], 4)
+    assert scheduler.pool.num_free == 11
+
+
+def test_a_failed_step_ends_everything_and_leaves_no_block_behind() -> None:
+    scheduler = make_scheduler(max_num_requests=2)
+    engine, _ = make_engine(scheduler)
+    events: list[TokenEvent] = []
+    requests = [make_request(request_id, [request_id + 1], 5, events=events) for request_id in range(3)]
+    for request in requests:
+        engine.submit(request)
+    engine.step()
+    engine.abort(KeyboardInterrupt())
+    assert not engine.has_work
+    assert scheduler.pool.num_free == 11
+    assert [type(event.error) for event in events[-3:]] == [InternalError] * 3
+    assert {event.request for event in events[-3:]} == set(requests)
+
+
+def check_invariants(scheduler: Scheduler) -> None:
+    pool = scheduler.pool
+    held = [block_id for request in scheduler.running for block_id in request.block_ids]
+    assert len(held) == len(set(held)) == pool.num_used
+    assert pool.num_free + pool.num_used == pool.num_blocks
+    assert all(not request.block_ids and request.num_computed == 0 for request in scheduler.waiting)
+    ages = [request.request_id for request in (*scheduler.running, *scheduler.waiting)]
+    assert ages == sorted(ages)
+    assert len(scheduler.running) <= scheduler.max_num_requests
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_walks_lose_nothing_and_always_move(seed: int) -> None:
+    chance = random.Random(seed)
+    scheduler = make_scheduler(
+        num_blocks=chance.choice([3, 5, 11]),
+        context=12,
+        max_batch_tokens=chance.choice([4, 5, 16]),
+        max_num_requests=chance.choice([1, 2, 4]),
+    )
+    engine, runner = make_engine(scheduler)
+    live: list[Request] = []
+    finished = 0
+    for request_id in range(60):
+        prompt = [chance.randrange(900) for _ in range(chance.randint(1, 10))]
+        live.append(make_request(request_id, prompt, chance.randint(1, 12 - len(prompt))))
+        engine.submit(live[-1])
+        if chance.random() < 0.2:
+            engine.cancel(live.pop(chance.randrange(len(live))))
+        while engine.has_work and (chance.random() < 0.6 or request_id == 59):
+            engine.step()
+            plan = runner.plans[-1]
+            assert 0 < plan.num_tokens <= scheduler.max_batch_tokens
+            assert len({chunk.request.request_id for chunk in plan.chunks}) == len(plan.chunks)
+            check_invariants(scheduler)
+        for request in [request for request in live if request.finish_reason]:
+            assert request.answer_ids == answer(request.prompt_ids, request.max_length - len(request.prompt_ids))
+            live.remove(request)
+            finished += 1
+        check_invariants(scheduler)
+    assert not live
+    assert finished > 30
+    assert scheduler.pool.num_free == scheduler.pool.num_blocks

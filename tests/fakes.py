@@ -1,0 +1,100 @@
+"""Stand-ins for the native parts of the engine, so that its Python can be tested without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from treadle.engine.block_pool import BlockPool
+from treadle.engine.output import TextOutput
+from treadle.engine.plan import Sample, StepPlan, StepResult
+from treadle.engine.request import Request, TokenEvent
+
+VOCAB_SIZE = 1000
+END_ID = 999
+
+
+class FakeStream:
+    """Decodes token 7 as "<7>", so that every text shows its tokens."""
+
+    def __init__(self, spell: Callable[[int], str] = lambda token_id: f"<{token_id}>", tail: str = "") -> None:
+        self._spell = spell
+        self._tail = tail
+
+    def push(self, token_id: int) -> str:
+        return self._spell(token_id)
+
+    def finish(self) -> str:
+        return self._tail
+
+
+@dataclass
+class FakeSampler:
+    accepted: list[int] = field(default_factory=list)
+
+    def accept(self, token: int, /) -> None:
+        self.accepted.append(token)
+
+
+def next_token(token_ids: Sequence[int]) -> int:
+    """A token that depends on every token before it, never the end token."""
+    value = 17
+    for token_id in token_ids:
+        value = (value * 31 + token_id + 7) % 1_000_003
+    return value % END_ID
+
+
+def answer(prompt_ids: Sequence[int], length: int) -> list[int]:
+    """The `length` tokens that a right engine gives after `prompt_ids`."""
+    token_ids = list(prompt_ids)
+    for _ in range(length):
+        token_ids.append(next_token(token_ids))
+    return token_ids[len(prompt_ids) :]
+
+
+class FakeRunner:
+    """Computes with "KV blocks" that hold token ids, and samples from what the blocks hold.
+
+    A block given to two requests, lost, or read before it was written therefore changes the answer or trips an assert.
+    """
+
+    def __init__(self, pool: BlockPool, sample: Callable[[Sequence[int]], int] = next_token) -> None:
+        self._block_tokens = pool.block_tokens
+        self._slots: list[int | None] = [None] * (pool.num_blocks * pool.block_tokens)
+        self._sample = sample
+        self.plans: list[StepPlan] = []
+
+    def run(self, plan: StepPlan) -> StepResult:
+        self.plans.append(plan)
+        samples = []
+        for chunk in plan.chunks:
+            end = chunk.start + chunk.num_tokens
+            for position in range(chunk.start, end):
+                self._slots[self._slot(chunk.request, position)] = chunk.request.token_ids[position]
+            if chunk.samples:
+                seen = [self._slots[self._slot(chunk.request, position)] for position in range(end)]
+                assert None not in seen
+                samples.append(Sample(self._sample([token_id for token_id in seen if token_id is not None])))
+        return StepResult(samples)
+
+    def _slot(self, request: Request, position: int) -> int:
+        return request.block_ids[position // self._block_tokens] * self._block_tokens + position % self._block_tokens
+
+
+def make_request(
+    request_id: int,
+    prompt_ids: Sequence[int],
+    max_tokens: int,
+    *,
+    stop: Sequence[str] = (),
+    events: list[TokenEvent] | None = None,
+) -> Request:
+    return Request(
+        request_id=request_id,
+        prompt_ids=list(prompt_ids),
+        max_length=len(prompt_ids) + max_tokens,
+        end_ids=frozenset({END_ID}),
+        sampler=FakeSampler(),
+        output=TextOutput(FakeStream(), stop),
+        deliver=(events if events is not None else []).append,
+    )
