@@ -1,5 +1,6 @@
 // treadle._native.GgufFile: the container as Python objects.
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
 
 #include "module.h"
 #include "treadle/gguf.h"
