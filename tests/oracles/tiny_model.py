@@ -1,0 +1,189 @@
+"""Writes small seeded GGUF models of any weight format, for tests that need a whole model in a second.
+
+The weights are random but scaled like a trained model's; what a forward pass over them gives is for numpy_forward to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as Format
+from numpy.typing import NDArray
+
+CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+MERGES = (("t", "h"), ("th", "e"), ("i", "n"), ("Ġ", "the"), ("a", "n"))
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@dataclass(frozen=True)
+class TinyModel:
+    """What to write. The default sizes are odd on purpose: 9 heads, rows that fill no whole panel."""
+
+    architecture: str = "llama"
+    format: Format = Format.Q4_0
+    formats: Mapping[str, Format] = field(
+        default_factory=dict
+    )  # tensor name, or its last part but one, to its own format
+    hidden_size: int = 288
+    num_layers: int = 2
+    num_heads: int = 9
+    num_kv_heads: int = 3
+    head_dim: int = 32
+    feed_forward_size: int = 416
+    context_length: int = 512
+    rope_base: float = 10000.0
+    rope_factors: bool = False
+    rope_scaling: Mapping[str, Any] = field(default_factory=dict)  # type, factor, original_context_length
+    tied: bool = True
+    seed: int = 0
+
+    @staticmethod
+    def for_k_quants(**changes: Any) -> TinyModel:
+        """The smallest shape whose every product has a multiple of 256 columns."""
+        shape = {"hidden_size": 256, "num_heads": 4, "num_kv_heads": 2, "head_dim": 64, "feed_forward_size": 512}
+        return TinyModel(**{**shape, **changes})
+
+    def write(self, path: Path) -> Path:
+        writer = gguf.GGUFWriter(path, self.architecture)
+        self._add_metadata(writer)
+        _add_vocabulary(writer)
+        rng = np.random.default_rng(self.seed)
+        for name, shape in self.tensor_shapes().items():
+            _add_tensor(writer, name, shape, self._format_of(name), rng)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path
+
+    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Every tensor with its shape, rows first."""
+        hidden, query, kv = self.hidden_size, self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (len(vocabulary()), hidden)}
+        if self.rope_factors:
+            shapes["rope_freqs.weight"] = (self.head_dim // 2,)
+        for layer in range(self.num_layers):
+            block: dict[str, tuple[int, ...]] = {
+                "attn_norm.weight": (hidden,),
+                "attn_q.weight": (query, hidden),
+                "attn_k.weight": (kv, hidden),
+                "attn_v.weight": (kv, hidden),
+                "attn_output.weight": (hidden, query),
+                "ffn_norm.weight": (hidden,),
+                "ffn_gate.weight": (self.feed_forward_size, hidden),
+                "ffn_up.weight": (self.feed_forward_size, hidden),
+                "ffn_down.weight": (hidden, self.feed_forward_size),
+            }
+            if self.architecture == "qwen2":
+                block |= {"attn_q.bias": (query,), "attn_k.bias": (kv,), "attn_v.bias": (kv,)}
+            shapes |= {f"blk.{layer}.{name}": shape for name, shape in block.items()}
+        shapes["output_norm.weight"] = (hidden,)
+        if not self.tied:
+            shapes["output.weight"] = (len(vocabulary()), hidden)
+        return shapes
+
+    def _format_of(self, name: str) -> Format:
+        return self.formats.get(name) or self.formats.get(name.split(".")[-2], self.format)
+
+    def _add_metadata(self, writer: gguf.GGUFWriter) -> None:
+        writer.add_name(f"tiny {self.architecture}")
+        writer.add_context_length(self.context_length)
+        writer.add_embedding_length(self.hidden_size)
+        writer.add_block_count(self.num_layers)
+        writer.add_feed_forward_length(self.feed_forward_size)
+        writer.add_head_count(self.num_heads)
+        writer.add_head_count_kv(self.num_kv_heads)
+        writer.add_layer_norm_rms_eps(1e-5)
+        writer.add_rope_freq_base(self.rope_base)
+        writer.add_rope_dimension_count(self.head_dim)
+        if self.head_dim * self.num_heads != self.hidden_size:
+            writer.add_key_length(self.head_dim)
+            writer.add_value_length(self.head_dim)
+        if self.rope_scaling:
+            writer.add_rope_scaling_type(gguf.RopeScalingType(self.rope_scaling["type"]))
+            writer.add_rope_scaling_factor(self.rope_scaling["factor"])
+            if "original_context_length" in self.rope_scaling:
+                writer.add_rope_scaling_orig_ctx_len(self.rope_scaling["original_context_length"])
+
+
+def vocabulary() -> list[str]:
+    """256 byte tokens in GPT-2's spelling, the merged ones, the control tokens."""
+    return [*byte_spellings(), *(left + right for left, right in MERGES), *CONTROL_TOKENS]
+
+
+def byte_spellings() -> list[str]:
+    """GPT-2's printable character for each byte: itself when printable in Latin-1, else 256 and up in order."""
+    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    others = iter(range(256, 512))
+    return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
+
+
+def _add_vocabulary(writer: gguf.GGUFWriter) -> None:
+    tokens = vocabulary()
+    num_text = len(tokens) - len(CONTROL_TOKENS)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([gguf.TokenType.NORMAL] * num_text + [gguf.TokenType.CONTROL] * len(CONTROL_TOKENS))
+    writer.add_token_merges([f"{left} {right}" for left, right in MERGES])
+    writer.add_bos_token_id(num_text)
+    writer.add_eos_token_id(tokens.index("<|im_end|>"))
+    writer.add_add_bos_token(False)
+    writer.add_chat_template(CHAT_TEMPLATE)
+
+
+def _add_tensor(
+    writer: gguf.GGUFWriter, name: str, shape: tuple[int, ...], format: Format, rng: np.random.Generator
+) -> None:
+    if name == "rope_freqs.weight":
+        writer.add_tensor(name, np.geomspace(1.0, 8.0, shape[0]).astype(np.float32))
+    elif len(shape) == 1:
+        centre = 0.0 if name.endswith("bias") else 1.0
+        writer.add_tensor(name, rng.normal(centre, 0.1, shape).astype(np.float32))
+    else:
+        # Logits three wide, so that the distribution over tokens is neither flat nor a single peak.
+        gain = 3.0 if name in ("token_embd.weight", "output.weight") else 1.0
+        writer.add_tensor(name, random_weights(shape, format, gain / shape[1] ** 0.5, rng), raw_dtype=format)
+
+
+def random_weights(
+    shape: tuple[int, ...], format: Format, deviation: float, rng: np.random.Generator
+) -> NDArray[np.generic]:
+    """Rows of `format` with the given standard deviation, as the bytes or floats a GGUF file holds."""
+    if format in (Format.Q4_K, Format.Q5_K, Format.Q6_K):
+        return _random_k_blocks(shape, format, deviation, rng)
+    weights: NDArray[np.generic] = gguf.quants.quantize(rng.normal(0, deviation, shape).astype(np.float32), format)
+    return weights
+
+
+def _random_k_blocks(
+    shape: tuple[int, ...], format: Format, deviation: float, rng: np.random.Generator
+) -> NDArray[np.uint8]:
+    """Blocks of 256 with every packed bit random: the `gguf` package reads K-quants but does not write them."""
+    block_columns, block_bytes = gguf.GGML_QUANT_SIZES[format]
+    num_blocks = shape[0] * shape[1] // block_columns
+    blocks = rng.integers(0, 256, (num_blocks, block_bytes), dtype=np.uint8)
+    factor = rng.uniform(0.75, 1.25, num_blocks)
+
+    def halves(values: NDArray[np.float64]) -> NDArray[np.uint8]:
+        return values.astype(np.float16)[:, None].view(np.uint8)
+
+    if format == Format.Q6_K:  # d last; q - 32 and the int8 scale are both uniform and symmetric
+        blocks[:, -2:] = halves(factor * deviation / (64 / 12**0.5 * 256 / 12**0.5))
+    else:  # d and dmin first; minimums so that the mean is zero
+        levels = 16 if format == Format.Q4_K else 32
+        middle = (levels - 1) / 2
+        # Of scale * q - min * middle, with scale and min uniform over 0 .. 63 and q over all levels.
+        variance = 63 * 127 / 6 * ((levels - 1) * (2 * levels - 1) / 6 + middle**2) - 2 * (31.5 * middle) ** 2
+        d = factor * deviation / variance**0.5
+        blocks[:, 0:2] = halves(d)
+        blocks[:, 2:4] = halves(d * middle)
+    return blocks.reshape(shape[0], -1)
