@@ -1,0 +1,192 @@
+"""The forward pass of `llama` and `qwen2` models in NumPy, over weights that the `gguf` package dequantises.
+
+Written from the papers and the GGUF specification, sharing no code with the native core. It recomputes every position from the
+start and leaves caching, batching and sampling out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as Format
+from numpy.typing import NDArray
+
+Array = NDArray[np.floating[Any]]
+
+# Columns that share one activation scale in the native core's products; other formats multiply unrounded activations.
+ACTIVATION_BLOCKS = {
+    **dict.fromkeys((Format.Q4_0, Format.Q4_1, Format.Q5_0, Format.Q5_1, Format.Q8_0), 32),
+    **dict.fromkeys((Format.Q4_K, Format.Q5_K, Format.Q6_K), 256),
+}
+
+
+@dataclass(frozen=True)
+class Weight:
+    values: NDArray[np.float32]  # [rows, columns], or one row
+    format: Format
+
+
+class NumpyModel:
+    """A model file held as float32 arrays."""
+
+    def __init__(self, path: Path) -> None:
+        reader = gguf.GGUFReader(path)
+        self.weights = {
+            tensor.name: Weight(gguf.quants.dequantize(tensor.data, tensor.tensor_type), tensor.tensor_type)
+            for tensor in reader.tensors
+        }
+        # Only scalars: the token lists are long and no business of the forward pass.
+        self.metadata = {
+            field.name: field.contents()
+            for field in reader.fields.values()
+            if field.types and field.types[0] != gguf.GGUFValueType.ARRAY
+        }
+        self.architecture: str = self.metadata["general.architecture"]
+        self.num_layers: int = self.hyperparameter("block_count")
+        self.num_heads: int = self.hyperparameter("attention.head_count")
+        self.num_kv_heads: int = self.hyperparameter("attention.head_count_kv", self.num_heads)
+        hidden_size = self.hyperparameter("embedding_length")
+        self.head_dim: int = self.hyperparameter("attention.key_length", hidden_size // self.num_heads)
+        self.norm_epsilon: float = self.hyperparameter("attention.layer_norm_rms_epsilon")
+
+    def hyperparameter(self, key: str, default: Any = None) -> Any:
+        value = self.metadata.get(f"{self.architecture}.{key}", default)
+        assert value is not None, f"the file has no {key}"
+        return value
+
+    def forward(
+        self, sequences: list[list[int]], *, activation_rounding: bool = False, dtype: type = np.float32
+    ) -> list[Array]:
+        """Logits of every position of every sequence; each sequence sees only itself.
+
+        With `activation_rounding` the input of each quantised product is rounded to int8, and keys and values to float16, as
+        the native core does; `dtype` is the precision of everything else.
+        """
+        run = _Pass(self, sequences, activation_rounding, dtype)
+        hidden = self.weights["token_embd.weight"].values[np.concatenate(sequences)].astype(dtype)
+        for layer in range(self.num_layers):
+            hidden = hidden + run.attention(layer, run.norm(hidden, f"blk.{layer}.attn_norm.weight"))
+            hidden = hidden + run.feed_forward(layer, run.norm(hidden, f"blk.{layer}.ffn_norm.weight"))
+        head = "output.weight" if "output.weight" in self.weights else "token_embd.weight"
+        logits = run.product(run.norm(hidden, "output_norm.weight"), head)
+        return np.split(logits, np.cumsum([len(sequence) for sequence in sequences])[:-1])
+
+
+class _Pass:
+    """One forward call: its precision, its rounding, its sequences."""
+
+    def __init__(self, model: NumpyModel, sequences: list[list[int]], activation_rounding: bool, dtype: type) -> None:
+        self.model = model
+        self.rounding = activation_rounding
+        self.dtype = dtype
+        ends = np.cumsum([len(sequence) for sequence in sequences])
+        self.spans = [slice(end - len(sequence), end) for end, sequence in zip(ends, sequences, strict=True)]
+        positions = np.concatenate([np.arange(len(sequence)) for sequence in sequences])
+        self.cos, self.sin = rope_tables(model, positions, dtype)
+
+    def norm(self, x: Array, name: str) -> Array:
+        """RMSNorm (Zhang and Sennrich 2019)."""
+        mean_square = np.mean(x * x, axis=-1, keepdims=True)
+        weight = self.model.weights[name].values.astype(self.dtype)
+        return x / np.sqrt(mean_square + self.dtype(self.model.norm_epsilon)) * weight
+
+    def product(self, x: Array, name: str) -> Array:
+        weight = self.model.weights[name]
+        block = ACTIVATION_BLOCKS.get(weight.format) if self.rounding else None
+        out: Array = (round_to_int8(x, block) if block else x) @ weight.values.astype(self.dtype).T
+        bias = self.model.weights.get(name.removesuffix("weight") + "bias")
+        return out if bias is None else out + bias.values.astype(self.dtype)
+
+    def attention(self, layer: int, x: Array) -> Array:
+        """Causal grouped-query attention (Ainslie et al. 2023) with rotary positions."""
+        model = self.model
+        heads = [
+            self.product(x, f"blk.{layer}.attn_{part}.weight").reshape(len(x), -1, model.head_dim) for part in "qkv"
+        ]
+        query, key, value = self.rotate(heads[0]), self.rotate(heads[1]), heads[2]
+        if self.rounding:
+            key, value = (part.astype(np.float16).astype(self.dtype) for part in (key, value))
+        group = model.num_heads // model.num_kv_heads
+        key, value = (np.repeat(part, group, axis=1) for part in (key, value))
+        mixed = [self.attend(query[span], key[span], value[span]) for span in self.spans]
+        return self.product(np.concatenate(mixed).reshape(len(x), -1), f"blk.{layer}.attn_output.weight")
+
+    def attend(self, query: Array, key: Array, value: Array) -> Array:
+        """Arrays are [position, head, head_dim], one sequence."""
+        scores = np.einsum("qhd,khd->hqk", query, key) / self.dtype(self.model.head_dim**0.5)
+        future = np.triu(np.ones(scores.shape[1:], bool), k=1)
+        scores[:, future] = -np.inf
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        weights /= weights.sum(axis=-1, keepdims=True)
+        return np.einsum("hqk,khd->qhd", weights, value)
+
+    def rotate(self, heads: Array) -> Array:
+        """Rotary embedding (Su et al. 2021): `llama` files hold adjacent pairs, `qwen2` files pair the two halves."""
+        half = self.cos.shape[-1]
+        out = heads.copy()
+        if self.model.architecture == "llama":
+            first, second = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
+        else:
+            first, second = slice(0, half), slice(half, 2 * half)
+        cos, sin = self.cos[:, None, :], self.sin[:, None, :]
+        out[..., first] = heads[..., first] * cos - heads[..., second] * sin
+        out[..., second] = heads[..., first] * sin + heads[..., second] * cos
+        return out
+
+    def feed_forward(self, layer: int, x: Array) -> Array:
+        """SwiGLU (Shazeer 2020)."""
+        gate = self.product(x, f"blk.{layer}.ffn_gate.weight")
+        up = self.product(x, f"blk.{layer}.ffn_up.weight")
+        return self.product(gate / (1 + np.exp(-gate)) * up, f"blk.{layer}.ffn_down.weight")
+
+
+def round_to_int8(x: Array, block: int) -> Array:
+    """x with each `block` columns rounded to 255 levels between minus and plus their largest magnitude.
+
+    In float32 whatever the dtype of x, because the levels are part of what the native core computes.
+    """
+    blocks = x.astype(np.float32).reshape(len(x), -1, block)
+    largest = np.abs(blocks).max(axis=-1, keepdims=True)
+    inverse = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=largest > 0)
+    levels = np.rint(blocks * inverse)
+    return (levels.astype(x.dtype) * (largest / np.float32(127)).astype(x.dtype)).reshape(x.shape)
+
+
+def rope_tables(model: NumpyModel, positions: NDArray[np.int64], dtype: type) -> tuple[Array, Array]:
+    """cos and sin of every position and pair, with the file's frequency factors and position scaling."""
+    dims = model.hyperparameter("rope.dimension_count", model.head_dim)
+    base = model.hyperparameter("rope.freq_base", 10000.0)
+    pairs = np.arange(dims // 2)
+    frequencies = base ** (-2.0 * pairs / dims)
+    if "rope_freqs.weight" in model.weights:  # Llama 3.1's long-context factors, one per pair
+        frequencies = frequencies / model.weights["rope_freqs.weight"].values
+    scaling = model.metadata.get(f"{model.architecture}.rope.scaling.type", "none")
+    magnitude = 1.0
+    if scaling != "none":
+        factor = model.hyperparameter("rope.scaling.factor")
+        stretched = frequencies / factor
+        if scaling == "linear":
+            frequencies = stretched
+        else:
+            assert scaling == "yarn", scaling
+            keep = yarn_keep(dims, base, model.hyperparameter("rope.scaling.original_context_length"))
+            frequencies = stretched * (1 - keep) + frequencies * keep
+            magnitude = 1 + 0.1 * np.log(factor)
+    angles = positions[:, None] * frequencies
+    return (np.cos(angles) * magnitude).astype(dtype), (np.sin(angles) * magnitude).astype(dtype)
+
+
+def yarn_keep(dims: int, base: float, original_context: int) -> Array:
+    """How much of each pair's own frequency YaRN (Peng et al. 2023) keeps: 1 for pairs that turn 32 times, 0 for less than one."""
+
+    def pair_with_turns(turns: float) -> float:
+        return float(dims * np.log(original_context / (turns * 2 * np.pi)) / (2 * np.log(base)))
+
+    low = max(np.floor(pair_with_turns(32)), 0)
+    high = min(np.ceil(pair_with_turns(1)), dims - 1)
+    ramp = (np.arange(dims // 2) - low) / max(high - low, 0.001)
+    return 1 - np.clip(ramp, 0, 1)
