@@ -1,0 +1,92 @@
+"""Drives the native core step by step, one or several sequences at a time, for the tests of this folder.
+
+Scheduling is the engine's job; here a test says exactly which tokens go into which step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treadle import _native
+
+Logits = NDArray[np.float32]
+
+
+@dataclass
+class Sequence:
+    blocks: list[int]
+    tokens: list[int] = field(default_factory=list)  # already in the KV cache
+
+
+class Core:
+    """A loaded model with a runtime and a block pool that hands out block ids in any order a test asks for."""
+
+    def __init__(
+        self, path: Path, *, isa: str = "", threads: int = 1, num_blocks: int = 64, max_batch_tokens: int = 512
+    ) -> None:
+        cpus = [-1] * threads
+        self.model = _native.Model.load(_native.GgufFile.open(str(path)), isa=isa, cpus=cpus)
+        self.runtime = _native.Runtime(self.model, cpus=cpus, num_blocks=num_blocks, max_batch_tokens=max_batch_tokens)
+        self._free = list(range(num_blocks))
+
+    def shuffle_blocks(self, seed: int) -> None:
+        np.random.default_rng(seed).shuffle(self._free)
+
+    def sequence(self, max_tokens: int) -> Sequence:
+        """A new sequence with blocks for so many tokens."""
+        count = -(-max_tokens // _native.KV_BLOCK_TOKENS)
+        return Sequence([self._free.pop(0) for _ in range(count)])
+
+    def free(self, sequence: Sequence) -> None:
+        self._free += sequence.blocks
+
+    def step(self, work: list[tuple[Sequence, list[int]]]) -> list[Logits]:
+        """Computes the given tokens of each sequence in one step; logits of every one of them."""
+        return np.split(self._run(work).logits, np.cumsum([len(tokens) for _, tokens in work])[:-1])
+
+    def samples(self, work: list[tuple[Sequence, list[int]]]) -> list[_native.SampleResult]:
+        """As step, but what a greedy sampler makes of every row."""
+        return self._run(work).samples
+
+    def _run(self, work: list[tuple[Sequence, list[int]]]) -> _native.StepOutput:
+        num_rows = sum(len(tokens) for _, tokens in work)
+        tables = np.full((len(work), max(len(sequence.blocks) for sequence, _ in work)), -1, np.int32)
+        for row, (sequence, _) in enumerate(work):
+            tables[row, : len(sequence.blocks)] = sequence.blocks
+        output = self.runtime.step(
+            int32(token for _, tokens in work for token in tokens),
+            int32(len(tokens) for _, tokens in work),
+            int32(len(sequence.tokens) for sequence, _ in work),
+            tables,
+            np.arange(num_rows, dtype=np.int32),
+            [_native.Sampler(self.model.vocab_size, temperature=0.0)] * num_rows,
+            return_logits=True,
+        )
+        for sequence, tokens in work:
+            sequence.tokens += tokens
+        return output
+
+    def read(self, sequence: Sequence, tokens: list[int], chunk: int) -> Logits:
+        """All logits of a prompt computed `chunk` tokens at a time."""
+        parts = [self.step([(sequence, tokens[at : at + chunk])])[0] for at in range(0, len(tokens), chunk)]
+        return np.concatenate(parts)
+
+    def continue_greedily(self, prompt: list[int], num_tokens: int, chunk: int = 512) -> tuple[list[int], Logits]:
+        """The greedy continuation, and the logits of every position: those of token i chose token i + 1."""
+        sequence = self.sequence(len(prompt) + num_tokens)
+        logits = [self.read(sequence, prompt, chunk)]
+        output = [int(logits[0][-1].argmax())]
+        while len(output) < num_tokens:
+            logits += self.step([(sequence, output[-1:])])
+            output.append(int(logits[-1][-1].argmax()))
+        self.free(sequence)
+        return output, np.concatenate(logits)
+
+
+def int32(values: Iterable[int]) -> NDArray[np.int32]:
+    return np.fromiter(values, np.int32)

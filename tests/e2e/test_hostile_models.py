@@ -1,0 +1,157 @@
+"""Models whose container is fine and whose content is not: one clear error at load, or an error of the request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from core import Core, Sequence
+from gguf import GGMLQuantizationType as Format
+
+from oracles.tiny_model import TinyModel, vocabulary
+from treadle.errors import ModelFileError, UsageError
+
+Metadata = dict[str, tuple[Any, gguf.GGUFValueType, gguf.GGUFValueType | None]]
+Tensors = dict[str, tuple[np.ndarray, Format]]
+
+
+@dataclass
+class Content:
+    metadata: Metadata
+    tensors: Tensors
+
+
+def rewrite(source: Path, change: Callable[[Content], object]) -> Path:
+    """The same model after `change` had its hands on metadata and tensors."""
+    reader = gguf.GGUFReader(source)
+    content = Content({}, {})
+    for field in reader.fields.values():
+        if not field.name.startswith("GGUF."):
+            element = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+            content.metadata[field.name] = (field.contents(), field.types[0], element)
+    for tensor in reader.tensors:
+        content.tensors[tensor.name] = (tensor.data, tensor.tensor_type)
+    change(content)
+    target = source.with_name("changed.gguf")
+    writer = gguf.GGUFWriter(target, content.metadata.pop("general.architecture")[0])
+    for key, (value, kind, element) in content.metadata.items():
+        writer.add_key_value(key, value, kind, sub_type=element)
+    for name, (array, format) in content.tensors.items():
+        writer.add_tensor(name, array, raw_dtype=format)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return target
+
+
+@pytest.fixture
+def tiny_path(tmp_path: Path) -> Path:
+    return TinyModel(architecture="qwen2", format=Format.F32, tied=False).write(tmp_path / "tiny.gguf")
+
+
+def drop(name: str) -> Callable[[Content], object]:
+    return lambda content: content.tensors.pop(name)
+
+
+def cut_rows(name: str) -> Callable[[Content], object]:
+    def change(content: Content) -> None:
+        array, format = content.tensors[name]
+        content.tensors[name] = (array[:-1], format)
+
+    return change
+
+
+def reformat(name: str, format: Format) -> Callable[[Content], object]:
+    def change(content: Content) -> None:
+        array, _ = content.tensors[name]
+        content.tensors[name] = (gguf.quants.quantize(array, format), format)
+
+    return change
+
+
+def set_key(key: str, value: object) -> Callable[[Content], object]:
+    def change(content: Content) -> None:
+        _, kind, element = content.metadata[key]
+        content.metadata[key] = (value, kind, element)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        pytest.param(drop("blk.0.attn_q.weight"), "blk.0.attn_q.weight", id="no-query-weight"),
+        pytest.param(drop("blk.1.ffn_norm.weight"), "blk.1.ffn_norm.weight", id="no-norm"),
+        pytest.param(drop("token_embd.weight"), "token_embd.weight", id="no-embedding"),
+        pytest.param(drop("blk.0.attn_k.bias"), "blk.0.attn_k.bias", id="no-bias"),
+        pytest.param(cut_rows("blk.1.attn_k.weight"), "blk.1.attn_k.weight", id="row-short"),
+        pytest.param(cut_rows("blk.0.attn_norm.weight"), "blk.0.attn_norm.weight", id="norm-short"),
+        pytest.param(cut_rows("blk.0.attn_q.bias"), "blk.0.attn_q.bias", id="bias-short"),
+        pytest.param(cut_rows("output.weight"), "output.weight", id="output-short"),
+        pytest.param(cut_rows("token_embd.weight"), "token_embd.weight", id="embedding-short"),
+        pytest.param(reformat("blk.0.ffn_up.weight", Format.TQ2_0), "blk.0.ffn_up.weight", id="unknown-format"),
+        pytest.param(set_key("qwen2.block_count", 3), "blk.2.", id="more-layers-than-tensors"),
+        pytest.param(set_key("qwen2.attention.head_count", 0), "head_count", id="no-heads"),
+        pytest.param(set_key("qwen2.attention.head_count_kv", 0), "head_count_kv", id="no-kv-heads"),
+        pytest.param(set_key("qwen2.attention.head_count_kv", 4), "head_count_kv", id="heads-do-not-group"),
+        pytest.param(set_key("qwen2.attention.head_count_kv", 18), "head_count_kv", id="more-kv-heads-than-heads"),
+        pytest.param(set_key("qwen2.block_count", 0), "block_count", id="no-layers"),
+        pytest.param(set_key("qwen2.block_count", 2**31), "block_count", id="absurd-layers"),
+        pytest.param(set_key("qwen2.embedding_length", 7), "embedding_length", id="absurd-width"),
+        pytest.param(set_key("general.architecture", "qwen9"), "qwen9", id="unknown-architecture"),
+    ],
+)
+def test_broken_model_names_what_is_wrong(tiny_path: Path, change: Callable[[Content], object], named: str) -> None:
+    with pytest.raises(ModelFileError, match=named.replace(".", r"\.")):
+        Core(rewrite(tiny_path, change))
+
+
+def test_vocabulary_longer_than_the_embedding(tiny_path: Path) -> None:
+    def change(content: Content) -> None:
+        tokens, *kinds = content.metadata["tokenizer.ggml.tokens"]
+        content.metadata["tokenizer.ggml.tokens"] = ([*tokens, "extra"], *kinds)
+
+    with pytest.raises(ModelFileError, match=str(len(vocabulary()) + 1)):
+        Core(rewrite(tiny_path, change))
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_weights_that_are_not_numbers_give_bad_logits(tiny_path: Path, poison: float) -> None:
+    def change(content: Content) -> None:
+        array, format = content.tensors["blk.1.ffn_down.weight"]
+        array = array.copy()
+        array[5] = poison
+        content.tensors["blk.1.ffn_down.weight"] = (array, format)
+
+    core = Core(rewrite(tiny_path, change))
+    (sample,) = core.samples([(core.sequence(1), [7])])
+    assert sample.bad_logits
+    assert sample.token == -1
+
+
+@pytest.fixture
+def core(tiny_path: Path) -> Core:
+    return Core(tiny_path, num_blocks=2, max_batch_tokens=8)
+
+
+@pytest.mark.parametrize("tokens", [[len(vocabulary())], [-1], [1] * 9], ids=["too-large", "negative", "too-many"])
+def test_step_refuses_tokens(core: Core, tokens: list[int]) -> None:
+    with pytest.raises(UsageError):
+        core.step([(core.sequence(16), tokens)])
+
+
+@pytest.mark.parametrize("blocks", [[2], [-1]], ids=["outside-the-pool", "none"])
+def test_step_refuses_blocks(core: Core, blocks: list[int]) -> None:
+    with pytest.raises(UsageError):
+        core.step([(Sequence(blocks), [1])])
+
+
+def test_step_refuses_a_position_past_the_block_table(core: Core) -> None:
+    with pytest.raises(UsageError):
+        core.step([(Sequence([0], tokens=[1] * 32), [1])])
