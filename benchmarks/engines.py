@@ -1,0 +1,114 @@
+"""Starts, pauses and asks the worker processes, and describes the machine they run on."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+MODULES = {"treadle": "treadle_core", "llama.cpp": "llama_cpp_python", "read": "read_bandwidth"}
+
+
+class EngineError(Exception):
+    """The engine cannot do what the benchmark asks."""
+
+
+class EngineProcess:
+    """One engine in its own process, which runs only while it is asked something."""
+
+    def __init__(self, name: str, python: str) -> None:
+        self.name = name
+        paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self.process = subprocess.Popen(
+            [python, str(HERE / "worker.py"), MODULES[name]],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        )
+
+    def ask(self, do: str, **arguments: Any) -> Any:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+            self.process.stdin.flush()
+            line = self.process.stdout.readline()
+            self.process.send_signal(signal.SIGSTOP)
+        except OSError as error:
+            raise EngineError(f"its process ended: {error}") from error
+        if not line:
+            raise EngineError(f"its process ended with status {self.process.wait()}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise EngineError(answer["error"])
+        return answer["value"]
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def add_common_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", type=Path, help="GGUF file that every engine reads")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads of every engine")
+    parser.add_argument(
+        "--python",
+        action="append",
+        default=[],
+        metavar="ENGINE=PATH",
+        help="Python interpreter that has the engine's package, when it is not this one",
+    )
+    parser.add_argument("--out", type=Path, help="also write everything measured to this JSON file")
+
+
+def pythons(arguments: argparse.Namespace) -> dict[str, str]:
+    """The interpreter of each engine; this one unless --python says otherwise."""
+    chosen = dict.fromkeys(MODULES, sys.executable)
+    for choice in arguments.python:
+        name, _, path = choice.partition("=")
+        if name not in MODULES or not path:
+            sys.exit(f"--python {choice}: expected ENGINE=PATH with ENGINE one of {', '.join(MODULES)}")
+        chosen[name] = path
+    return chosen
+
+
+def describe_machine(arguments: argparse.Namespace) -> dict[str, Any]:
+    cpu = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        platform.processor(),
+    )
+    return {
+        "cpu": cpu,
+        "logical_cpus": os.cpu_count(),
+        "usable_cpus": len(os.sched_getaffinity(0)),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "threads": arguments.threads,
+        "model": arguments.model.name,
+        "model_bytes": arguments.model.stat().st_size,
+        "model_sha256": sha256(arguments.model),
+        "command": " ".join(["python", *sys.argv]),
+    }
+
+
+def sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def write_report(arguments: argparse.Namespace, report: dict[str, Any]) -> None:
+    if arguments.out:
+        arguments.out.write_text(json.dumps(report, indent=1) + "\n")

@@ -1,0 +1,84 @@
+"""Treadle's native core, called the way the engine calls it, without scheduler and tokenizer."""
+
+from __future__ import annotations
+
+import time
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from treadle.hardware.limits import plan_threads
+
+from treadle import _native
+
+BATCH_TOKENS = 512
+
+
+class Engine:
+    def __init__(self, path: str, threads: int, max_tokens: int, streams: int) -> None:
+        cpus = list(plan_threads(threads).cpus)
+        self.model = _native.Model.load(_native.GgufFile.open(path), cpus=cpus)
+        self.blocks_per_stream = -(-max_tokens // _native.KV_BLOCK_TOKENS)
+        self.runtime = _native.Runtime(
+            self.model, cpus=cpus, num_blocks=streams * self.blocks_per_stream, max_batch_tokens=BATCH_TOKENS
+        )
+        self.sampler = _native.Sampler(self.model.vocab_size, temperature=0.0)
+
+    def facts(self) -> dict[str, Any]:
+        try:
+            release = version("treadle")
+        except PackageNotFoundError:
+            release = "source tree"
+        return {
+            "version": release,
+            "isa": self.model.isa,
+            "decode_bytes": self.model.decode_bytes,
+            "vocab_size": self.model.vocab_size,
+        }
+
+    def prompt(self, tokens: list[int]) -> float:
+        start = time.perf_counter()
+        self._read(0, tokens)
+        return time.perf_counter() - start
+
+    def decode(self, prompts: list[list[int]], num_steps: int) -> float:
+        last = [self._read(stream, tokens) for stream, tokens in enumerate(prompts)]
+        start = time.perf_counter()
+        for step in range(num_steps):
+            work = [(stream, [token], len(prompts[stream]) + step) for stream, token in enumerate(last)]
+            samples = self._step(work, np.arange(len(work), dtype=np.int32)).samples
+            last = [sample.token for sample in samples]
+        return time.perf_counter() - start
+
+    def logits(self, tokens: list[int]) -> NDArray[np.float32]:
+        parts = []
+        for at in range(0, len(tokens), BATCH_TOKENS):
+            piece = tokens[at : at + BATCH_TOKENS]
+            output = self._step([(0, piece, at)], np.arange(len(piece), dtype=np.int32), return_logits=True)
+            assert output.logits is not None
+            parts.append(output.logits)
+        return np.concatenate(parts)
+
+    def _read(self, stream: int, tokens: list[int]) -> int:
+        """Computes a prompt and returns the token that follows it."""
+        for at in range(0, len(tokens), BATCH_TOKENS):
+            piece = tokens[at : at + BATCH_TOKENS]
+            is_last = at + len(piece) == len(tokens)
+            rows = np.array([len(piece) - 1] if is_last else [], np.int32)
+            output = self._step([(stream, piece, at)], rows)
+        return output.samples[0].token
+
+    def _step(
+        self, work: list[tuple[int, list[int], int]], rows: NDArray[np.int32], *, return_logits: bool = False
+    ) -> _native.StepOutput:
+        tables = np.array([[stream] for stream, _, _ in work], np.int32) * self.blocks_per_stream
+        return self.runtime.step(
+            np.array([token for _, tokens, _ in work for token in tokens], np.int32),
+            np.array([len(tokens) for _, tokens, _ in work], np.int32),
+            np.array([start for _, _, start in work], np.int32),
+            tables + np.arange(self.blocks_per_stream, dtype=np.int32),
+            rows,
+            [self.sampler] * len(rows),
+            return_logits,
+        )
