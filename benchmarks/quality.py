@@ -23,6 +23,7 @@ from engines import (
     write_report,
 )
 from numpy.typing import NDArray
+
 from treadle.models.gguf import ModelFile
 from treadle.models.tokenizer import Tokenizer
 

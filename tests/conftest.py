@@ -11,8 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import hypothesis
-import platformdirs
 import pytest
+
+from treadle.models.store import ModelStore
 
 SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
@@ -35,8 +36,8 @@ def _find_model(name: str) -> Path | None:
     if folder is not None:
         candidate = Path(folder) / name
         return candidate if candidate.is_file() else None
-    store = Path(os.environ.get("TREADLE_HOME") or platformdirs.user_cache_path("treadle"))
-    return next((path for path in sorted(store.rglob(name)) if path.is_file()), None)
+    stored = (model.path for model in ModelStore().list())
+    return next((path for path in stored if path.name == name and path.is_file()), None)
 
 
 @pytest.fixture(scope="session")

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from treadle.hardware.limits import plan_threads
 
 from treadle import _native
+from treadle.hardware.limits import plan_threads
 
 BATCH_TOKENS = 512
 

@@ -16,11 +16,11 @@ import pytest
 from core import Core
 from gguf import GGMLQuantizationType as Format
 from numpy.typing import NDArray
-from treadle.models.gguf import ModelFile
-from treadle.models.tokenizer import Tokenizer
 
 from oracles.numpy_forward import NumpyModel
 from oracles.tiny_model import TinyModel, vocabulary
+from treadle.models.gguf import ModelFile
+from treadle.models.tokenizer import Tokenizer
 
 PROMPTS = [
     "The capital of France is",

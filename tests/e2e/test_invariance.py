@@ -12,7 +12,9 @@ from gguf import GGMLQuantizationType as Format
 from oracles.tiny_model import TinyModel, vocabulary
 from treadle import _native
 
-FORMATS = [Format[name] for name in ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]]
+FORMATS = [
+    Format[name] for name in ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
+]
 PROMPT_LENGTHS = [1, 5, 31, 32, 33, 64, 100, 150]
 MIXED = {"attn_v": Format.Q6_K, "ffn_down": Format.Q5_1, "attn_k": Format.Q8_0, "ffn_up": Format.F16}
 
