@@ -12,13 +12,14 @@ namespace {
 struct Architecture {
     const char* name;
     RopePairing rope_pairing;
+    bool needs_qkv_bias;
 };
 
 // Decoders of the llama family: RMS norm, rotary positions, grouped-query attention, gated SiLU feed-forward.
 // Converters permute the query and key rows of `llama` files so that neighbours form the rotary pairs.
 constexpr Architecture kArchitectures[] = {
-    {"llama", RopePairing::kAdjacent},
-    {"qwen2", RopePairing::kHalves},
+    {"llama", RopePairing::kAdjacent, false},
+    {"qwen2", RopePairing::kHalves, true},
 };
 
 class ConfigReader {
@@ -73,8 +74,9 @@ void check_heads(const GgufFile& file, const ModelConfig& config) {
                              " is not a multiple of attention.head_count_kv " + std::to_string(config.num_kv_heads));
     }
     if (config.head_dim < 8 || config.head_dim % 8 != 0 || config.head_dim > 1024) {
-        throw ModelFileError(where + "the head dimension is " + std::to_string(config.head_dim) +
-                             ", expected a multiple of 8 from 8 to 1024");
+        throw ModelFileError(
+            where + "the head dimension (attention.key_length, else embedding_length / attention.head_count) is " +
+            std::to_string(config.head_dim) + ", expected a multiple of 8 from 8 to 1024");
     }
     if (config.rotary_dims % 2 != 0 || config.rotary_dims > config.head_dim) {
         throw ModelFileError(where + "rope.dimension_count is " + std::to_string(config.rotary_dims) +
@@ -159,6 +161,7 @@ ModelConfig read_model_config(const GgufFile& file) {
                              " do not run on this core");
     }
     config.rope_pairing = known->rope_pairing;
+    config.needs_qkv_bias = known->needs_qkv_bias;
     config.num_layers = reader.integer("block_count", 1, 512);
     config.hidden_size = reader.integer("embedding_length", 1, 1u << 17);
     config.feed_forward_size = reader.integer("feed_forward_length", 1, 1u << 20);

@@ -80,10 +80,10 @@ class WeightLoader {
         add_matrix(prefix + "attn_k", config.kv_size(), config.hidden_size, layer.key);
         add_matrix(prefix + "attn_v", config.kv_size(), config.hidden_size, layer.value);
         add_matrix(prefix + "attn_output", config.hidden_size, config.query_size(), layer.attention_output);
-        add_optional_vector(prefix + "attn_q.bias", config.query_size(), &layer.query_bias);
-        add_optional_vector(prefix + "attn_k.bias", config.kv_size(), &layer.key_bias);
-        add_optional_vector(prefix + "attn_v.bias", config.kv_size(), &layer.value_bias);
-        add_optional_vector(prefix + "attn_output.bias", config.hidden_size, &layer.attention_output_bias);
+        add_bias(prefix + "attn_q.bias", config.needs_qkv_bias, config.query_size(), &layer.query_bias);
+        add_bias(prefix + "attn_k.bias", config.needs_qkv_bias, config.kv_size(), &layer.key_bias);
+        add_bias(prefix + "attn_v.bias", config.needs_qkv_bias, config.kv_size(), &layer.value_bias);
+        add_bias(prefix + "attn_output.bias", false, config.hidden_size, &layer.attention_output_bias);
         add_vector(prefix + "ffn_norm.weight", config.hidden_size, &layer.feed_forward_norm);
         add_matrix(prefix + "ffn_gate", config.feed_forward_size, config.hidden_size, layer.gate);
         add_matrix(prefix + "ffn_up", config.feed_forward_size, config.hidden_size, layer.up);
@@ -161,8 +161,8 @@ class WeightLoader {
         vectors_.push_back({&tensor, target, reserve(static_cast<size_t>(count) * sizeof(float))});
     }
 
-    void add_optional_vector(const std::string& name, int64_t count, const float** target) {
-        if (file_.tensor(name) != nullptr) add_vector(name, count, target);
+    void add_bias(const std::string& name, bool required, int64_t count, const float** target) {
+        if (required || file_.tensor(name) != nullptr) add_vector(name, count, target);
     }
 
     // A tensor we would not use means a model that computes something else than we do: refuse instead of answering

@@ -27,6 +27,7 @@ struct ModelConfig {
     int32_t context_length = 0;
     float norm_epsilon = 0.0f;
     RopePairing rope_pairing = RopePairing::kAdjacent;
+    bool needs_qkv_bias = false;
     int32_t rotary_dims = 0;
     // Rotation per position of each pair, scaling (linear, YaRN, Llama 3 factors) applied; cos and sin are multiplied
     // by rope_magnitude.
