@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from oracles.numpy_forward import NumpyModel
 from oracles.tiny_model import TinyModel, vocabulary
+from treadle import _native
 from treadle.models.gguf import ModelFile
 from treadle.models.tokenizer import Tokenizer
 
@@ -60,9 +61,9 @@ def random_tokens(count: int) -> list[int]:
     return np.random.default_rng(1).integers(0, len(vocabulary()), count).tolist()
 
 
-def check_float_model(path: Path, prompts: list[list[int]], num_tokens: int) -> None:
+def check_float_model(path: Path, prompts: list[list[int]], num_tokens: int, isa: str = "") -> None:
     """Greedy tokens equal NumPy's; only a tie within what float rounding moves may split them."""
-    core, numpy_model = Core(path), NumpyModel(path)
+    core, numpy_model = Core(path, isa=isa), NumpyModel(path)
     for prompt in prompts:
         output, logits = core.continue_greedily(prompt, num_tokens)
         sequences = [prompt + output[:-1]]
@@ -79,9 +80,9 @@ def check_float_model(path: Path, prompts: list[list[int]], num_tokens: int) -> 
             assert gap <= 2 * worst, words
 
 
-def check_quantised_model(path: Path, prompts: list[list[int]], num_tokens: int) -> None:
+def check_quantised_model(path: Path, prompts: list[list[int]], num_tokens: int, isa: str = "") -> None:
     """As far from the exact pass as NumPy with int8 activations is; greedy tokens split only inside that noise."""
-    core, numpy_model = Core(path), NumpyModel(path)
+    core, numpy_model = Core(path, isa=isa), NumpyModel(path)
     runs = [(prompt, *core.continue_greedily(prompt, num_tokens)) for prompt in prompts]
     sequences = [prompt + output[:-1] for prompt, output, _ in runs]
     exact = np.concatenate(numpy_model.forward(sequences))
@@ -103,9 +104,10 @@ def check_quantised_model(path: Path, prompts: list[list[int]], num_tokens: int)
 
 @pytest.mark.parametrize("format", FLOAT_FORMATS, ids=lambda format: format.name)
 @pytest.mark.parametrize("architecture", ["llama", "qwen2"])
-def test_tiny_float_models(tmp_path: Path, architecture: str, format: Format) -> None:
+@pytest.mark.parametrize("isa", _native.kernels.runnable_isas())
+def test_tiny_float_models(tmp_path: Path, isa: str, architecture: str, format: Format) -> None:
     path = TinyModel(architecture=architecture, format=format).write(tmp_path / "tiny.gguf")
-    check_float_model(path, [random_tokens(40), random_tokens(1)], 24)
+    check_float_model(path, [random_tokens(40), random_tokens(1)], 24, isa)
 
 
 @pytest.mark.parametrize(
@@ -128,15 +130,17 @@ def test_tiny_model_variants(tmp_path: Path, shape: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("format", BLOCK_FORMATS, ids=lambda format: format.name)
 @pytest.mark.parametrize("architecture", ["llama", "qwen2"])
-def test_tiny_quantised_models(tmp_path: Path, architecture: str, format: Format) -> None:
+@pytest.mark.parametrize("isa", _native.kernels.runnable_isas())
+def test_tiny_quantised_models(tmp_path: Path, isa: str, architecture: str, format: Format) -> None:
     path = TinyModel(architecture=architecture, format=format, tied=False).write(tmp_path / "tiny.gguf")
-    check_quantised_model(path, [random_tokens(60), random_tokens(9)], 64)
+    check_quantised_model(path, [random_tokens(60), random_tokens(9)], 64, isa)
 
 
 @pytest.mark.parametrize("format", K_FORMATS, ids=lambda format: format.name)
-def test_tiny_k_quant_models(tmp_path: Path, format: Format) -> None:
+@pytest.mark.parametrize("isa", _native.kernels.runnable_isas())
+def test_tiny_k_quant_models(tmp_path: Path, isa: str, format: Format) -> None:
     model = TinyModel.for_k_quants(architecture="qwen2", format=format)
-    check_quantised_model(model.write(tmp_path / "tiny.gguf"), [random_tokens(60), random_tokens(9)], 64)
+    check_quantised_model(model.write(tmp_path / "tiny.gguf"), [random_tokens(60), random_tokens(9)], 64, isa)
 
 
 def test_tiny_mixed_formats(tmp_path: Path) -> None:

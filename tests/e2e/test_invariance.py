@@ -99,23 +99,11 @@ def test_greedy_sampler_takes_the_largest_logit(tiny_path: Path, alone: list[tup
         core.free(sequence)
 
 
-@pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
-@pytest.mark.parametrize("isa", _native.kernels.runnable_isas())
-def test_instruction_sets_agree(tmp_path: Path, isa: str, format: Format) -> None:
-    path = TinyModel.for_k_quants(architecture="qwen2", format=format).write(tmp_path / "tiny.gguf")
-    prompt = prompts()[-1]
-    expected_tokens, expected = Core(path, isa="ref").continue_greedily(prompt, 20)
-    tokens, logits = Core(path, isa=isa).continue_greedily(prompt, 20)
-    assert tokens == expected_tokens
-    np.testing.assert_array_equal(logits, expected)
-
-
 @pytest.mark.model
 def test_smollm2(smollm2_path: Path) -> None:
     prompt = np.random.default_rng(6).integers(0, 49152, 70).tolist()
     expected_tokens, expected = Core(smollm2_path).continue_greedily(prompt, 16)
-    for isa in _native.kernels.runnable_isas():
-        for threads, chunk in ((2, 7), (1, 64)):
-            tokens, logits = Core(smollm2_path, isa=isa, threads=threads).continue_greedily(prompt, 16, chunk)
-            assert tokens == expected_tokens
-            np.testing.assert_array_equal(logits, expected)
+    for threads, chunk in ((1, 7), (2, 64), (2, 1)):
+        tokens, logits = Core(smollm2_path, threads=threads).continue_greedily(prompt, 16, chunk)
+        assert tokens == expected_tokens
+        np.testing.assert_array_equal(logits, expected)
