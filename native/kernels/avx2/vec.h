@@ -1,0 +1,99 @@
+// Small vector pieces the kernels of this folder share. Internal linkage, so no other instruction set's object can pick
+// up a copy compiled with these flags.
+#pragma once
+
+#include <immintrin.h>
+
+#include "treadle/kernels.h"
+
+// Arrays of vectors stay in registers only when the loops over them are unrolled.
+#define TREADLE_UNROLL _Pragma("GCC unroll 8")
+
+namespace treadle::avx2 {
+namespace {
+
+constexpr int kLanes = 8;
+
+inline __m256i load_bytes(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+
+// Four bytes (four int8, an int16 pair or one int32) repeated over all lanes.
+inline __m256i repeat32(const void* p) {
+    int32_t v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return _mm256_set1_epi32(v);
+}
+
+inline __m256 load_f16(const uint16_t* p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+
+// Eight bytes, one per row, as 32-bit lanes.
+inline __m256i widen_bytes(const uint8_t* p) {
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+}
+
+// Adds halves, 8 -> 4 -> 2 -> 1 lanes.
+inline float sum_lanes(__m256 v) {
+    const __m128 v4 = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    const __m128 v2 = _mm_add_ps(v4, _mm_movehl_ps(v4, v4));
+    return _mm_cvtss_f32(_mm_add_ss(v2, _mm_movehdup_ps(v2)));
+}
+
+// Requests kBytes (rounded up to whole lines) from p; p may lie past the end of the weights, prefetches never fault.
+template <int kBytes>
+inline void prefetch(const void* p) {
+    const char* c = static_cast<const char*>(p);
+    _Pragma("GCC unroll 16") for (int i = 0; i < kBytes; i += 64) _mm_prefetch(c + i, _MM_HINT_T0);
+}
+
+// Calls Kernel::run<T> for the tile's number of tokens, so that per-token accumulators are registers.
+template <class Kernel>
+inline void run_tile(const void* panel, int64_t num_columns, const ActTile* tile, float* out) {
+    switch (tile->num_tokens) {
+        case 1:
+            return Kernel::template run<1>(panel, num_columns, tile, out);
+        case 2:
+            return Kernel::template run<2>(panel, num_columns, tile, out);
+        case 3:
+            return Kernel::template run<3>(panel, num_columns, tile, out);
+        case 4:
+            return Kernel::template run<4>(panel, num_columns, tile, out);
+        case 5:
+            return Kernel::template run<5>(panel, num_columns, tile, out);
+        case 6:
+            return Kernel::template run<6>(panel, num_columns, tile, out);
+        case 7:
+            return Kernel::template run<7>(panel, num_columns, tile, out);
+        default:
+            return Kernel::template run<8>(panel, num_columns, tile, out);
+    }
+}
+
+// exp(x): 2^n * e^r with |r| <= ln(2) / 2 and a degree-6 polynomial (relative error of the polynomial 4e-9). Below -104
+// the result is 0, above 88.73 infinity; NaN stays NaN.
+inline __m256 exp_ps(__m256 x) {
+    // The operand that may be NaN comes second: max and min return it.
+    x = _mm256_max_ps(_mm256_set1_ps(-110.0f), _mm256_min_ps(_mm256_set1_ps(90.0f), x));
+    const __m256 n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(0x1.715476p+0f)),
+                                     _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    // ln(2) in two parts, so that n * ln2_high is exact.
+    __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0x1.62e400p-1f), x);
+    r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0x1.7f7d1cp-20f), r);
+    __m256 p = _mm256_set1_ps(0x1.6a23cep-10f);
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.123a20p-7f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.5558f2p-5f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.555492p-3f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.fffffcp-2f));
+    p = _mm256_fmadd_ps(p, _mm256_mul_ps(r, r), r);
+    p = _mm256_add_ps(p, _mm256_set1_ps(1.0f));
+    // 2^n in two factors: n reaches from -159 to 130, a float's exponent from -126 to 127.
+    const __m256i whole = _mm256_cvtps_epi32(n);
+    const __m256i first = _mm256_srai_epi32(whole, 1);
+    const __m256i bias = _mm256_set1_epi32(127);
+    const __m256i power1 = _mm256_slli_epi32(_mm256_add_epi32(first, bias), 23);
+    const __m256i power2 = _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(whole, first), bias), 23);
+    return _mm256_mul_ps(_mm256_mul_ps(p, _mm256_castsi256_ps(power1)), _mm256_castsi256_ps(power2));
+}
+
+}  // namespace
+}  // namespace treadle::avx2
