@@ -1,0 +1,98 @@
+"""How much memory this process may use, lock, and has used at most; what to spend it on is the engine's decision."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from treadle.hardware.kernel_files import parse_integer, read_fields, read_integer
+from treadle.hardware.limits import control_group_directories
+
+if sys.platform != "win32":
+    import resource
+
+__all__ = ["MemoryBudget", "memlock_limit_bytes", "memory_budget", "peak_memory_bytes"]
+
+# (limit, usage, reclaimable page cache in memory.stat) of version 2 and version 1
+GROUP_FILES = (
+    ("memory.max", "memory.current", ("inactive_file", "active_file")),
+    ("memory.high", "memory.current", ("inactive_file", "active_file")),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
+)
+
+
+@dataclass(frozen=True)
+class MemoryBudget:
+    """Memory this process may still use, out of what it could ever have, and which of the limits decided."""
+
+    available_bytes: int
+    limit_bytes: int
+    reason: str
+
+
+def memory_budget(root: Path = Path("/")) -> MemoryBudget:
+    """The tightest of the machine's available memory and each control group's limit less what it cannot free."""
+    budgets = [_machine_budget(root)]
+    for directory in control_group_directories(root, "memory"):
+        budgets += _group_budgets(root, directory)
+    tightest = min(budgets, key=lambda budget: budget.available_bytes)
+    limit_bytes = min(budget.limit_bytes for budget in budgets)
+    return MemoryBudget(tightest.available_bytes, limit_bytes, tightest.reason)
+
+
+def _machine_budget(root: Path) -> MemoryBudget:
+    fields = read_fields(root / "proc/meminfo")
+    total, available = (_kibibytes(fields.get(name)) for name in ("MemTotal", "MemAvailable"))
+    if available is not None:
+        return MemoryBudget(available, max(available, total or 0), "available memory of the machine")
+    total = total or _physical_bytes()
+    if total is not None:
+        return MemoryBudget(total, total, "total memory of the machine; the system does not tell how much is free")
+    return MemoryBudget(sys.maxsize, sys.maxsize, "unknown: the system does not tell how much memory it has")
+
+
+def _group_budgets(root: Path, directory: Path) -> list[MemoryBudget]:
+    budgets = []
+    for limit_name, usage_name, cache_names in GROUP_FILES:
+        limit_bytes = read_integer(directory / limit_name)
+        if limit_bytes is None or limit_bytes < 0:
+            continue
+        usage_bytes = max(0, read_integer(directory / usage_name) or 0)
+        stat = read_fields(directory / "memory.stat")
+        cache_bytes = sum(parse_integer(stat.get(name, "")) or 0 for name in cache_names)
+        held_bytes = max(0, usage_bytes - max(0, cache_bytes))
+        source = f"/{(directory / limit_name).relative_to(root).as_posix()}"
+        reason = f"limit of {limit_bytes / 2**20:.0f} MiB in {source}, {held_bytes / 2**20:.0f} MiB of it in use"
+        budgets.append(MemoryBudget(max(0, limit_bytes - held_bytes), limit_bytes, reason))
+    return budgets
+
+
+def _kibibytes(field: str | None) -> int | None:
+    number = parse_integer((field or "").removesuffix("kB").strip())
+    return None if number is None or number < 0 else number * 1024
+
+
+def _physical_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf; others may not know these names
+        return None
+
+
+def memlock_limit_bytes() -> int | None:
+    """The limit on memory this process may lock, None when there is none; a privileged process is not held to it."""
+    if sys.platform == "win32":
+        return None
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def peak_memory_bytes(root: Path = Path("/")) -> int:
+    """The most physical memory this process ever held, 0 where the system does not tell."""
+    peak = _kibibytes(read_fields(root / "proc/self/status").get("VmHWM"))
+    if peak is not None or sys.platform == "win32":
+        return peak or 0
+    usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return usage if sys.platform == "darwin" else usage * 1024

@@ -1,0 +1,105 @@
+"""How many worker threads to run and where, with the reason; starting and pinning them is the native core's job."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from treadle.errors import UsageError
+from treadle.hardware.limits import CpuQuota, allowed_cpus, cpu_quota
+from treadle.hardware.topology import Core, runnable_cpus, usable_cores
+
+__all__ = ["MAX_THREADS", "UNPINNED", "ThreadPlan", "plan_threads"]
+
+MAX_THREADS = 1024
+UNPINNED = -1
+
+
+@dataclass(frozen=True)
+class ThreadPlan:
+    """One entry of ``cpus`` per worker: the CPU to pin it to, or -1 to leave its place to the kernel."""
+
+    cpus: list[int]
+    reason: str
+
+    @property
+    def num_threads(self) -> int:
+        """How many workers, the calling thread included."""
+        return len(self.cpus)
+
+
+def plan_threads(
+    explicit: int | None = None, root: Path = Path("/"), affinity: Collection[int] | None = None
+) -> ThreadPlan:
+    """Plans one worker per usable physical core, or ``explicit`` workers.
+
+    Usable are the physical cores in the affinity mask, without the efficiency cores of a processor with two kinds,
+    and not more than the tightest CPU quota of any control group, rounded down, at least 1.
+
+    Workers are pinned when they fill those cores. Fewer workers than cores stay unpinned: two processes that each
+    picked "the first two cores" would fight over them while others idle.
+
+    Args:
+        explicit: The caller's number of threads, 1 to 1024; wins over everything measured.
+        root: The folder that holds ``proc`` and ``sys``.
+        affinity: CPUs to use instead of the mask of the calling thread.
+    """
+    wanted = _checked(explicit)
+    mask = frozenset(affinity) if affinity else runnable_cpus(root)
+    allowed = allowed_cpus(root)
+    if allowed is not None and allowed & mask:  # nothing in common: misread, for the mask is the kernel's own word
+        mask &= allowed
+    cores = usable_cores(root, mask)
+    performance = [core for core in cores if not core.is_efficiency] or cores
+    quota = cpu_quota(root)
+    usable = len(performance) if quota is None else min(len(performance), max(1, int(quota.num_cpus)))
+    cpus = _places(usable if wanted is None else wanted, performance, cores)
+    basis = _describe(performance, len(cores) - len(performance), quota)
+    if wanted is not None:
+        basis = f"as asked for{f', above the {usable} usable' if wanted > usable else ''} ({basis})"
+    return ThreadPlan(cpus, f"{_counted(len(cpus), 'thread')}: {basis}; {_describe_places(cpus)}")
+
+
+def _checked(explicit: int | None) -> int | None:
+    if explicit is None:
+        return None
+    try:
+        number = operator.index(explicit)
+    except TypeError:
+        number = 0
+    if not 1 <= number <= MAX_THREADS:
+        raise UsageError(f"threads is {explicit!r}, expected a whole number, 1 to {MAX_THREADS}")
+    return number
+
+
+def _places(num_threads: int, performance: list[Core], cores: list[Core]) -> list[int]:
+    if num_threads < len(performance):
+        return [UNPINNED] * num_threads
+    efficiency = [core for core in cores if core not in performance]
+    first_threads = [core.cpus[0] for core in performance + efficiency]
+    siblings = [cpu for core in cores for cpu in core.cpus[1:]]
+    places = (first_threads + siblings)[:num_threads]
+    return places + [UNPINNED] * (num_threads - len(places))
+
+
+def _describe(performance: list[Core], num_efficiency: int, quota: CpuQuota | None) -> str:
+    parts = [f"{_counted(len(performance), 'physical core')} in the affinity mask"]
+    if not all(core.knows_siblings for core in performance):
+        parts = [f"{_counted(len(performance), 'CPU')} in the affinity mask (which share a core is not known)"]
+    if num_efficiency:
+        parts.append(f"{_counted(num_efficiency, 'efficiency core')} left out")
+    parts.append("no CPU quota" if quota is None else f"CPU quota {quota.num_cpus:g} in {quota.source}")
+    return ", ".join(parts)
+
+
+def _describe_places(cpus: list[int]) -> str:
+    pinned = [str(cpu) for cpu in cpus if cpu != UNPINNED]
+    if not pinned:
+        return "not pinned"
+    return f"pinned to CPU {', '.join(pinned)}" + ("" if len(pinned) == len(cpus) else ", the others not pinned")
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" + ("" if number == 1 else "s")
