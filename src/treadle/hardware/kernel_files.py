@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["read_cpu_list", "read_fields", "read_integer", "read_text"]
+__all__ = ["parse_cpu_list", "parse_integer", "read_cpu_list", "read_fields", "read_integer", "read_text"]
 
 MAX_CPUS = 1 << 16  # far above any kernel's limit; a garbled range must not fill the memory
 
