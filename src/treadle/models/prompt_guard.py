@@ -1,0 +1,117 @@
+"""Keeps what people wrote apart from what a chat template wrote, all the way to the tokenizer.
+
+Rendering is left to ``chat_template``, encoding to ``tokenizer``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from treadle.errors import UsageError
+from treadle.models.token_splitter import TokenSplitter
+
+__all__ = ["PromptGuard", "RenderedPrompt"]
+
+# Unicode noncharacters: never assigned, never whitespace, unchanged by case and normalisation.
+_GUARD_CHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
+
+# What models write around thoughts and tool calls. Templates look for these in an assistant's own words, so there they
+# keep their meaning; in what users and tools say they are words like any other.
+_ASSISTANT_MARKS = frozenset(
+    {"<think>", "</think>", "[THINK]", "[/THINK]", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>"}
+)
+_MARKS = _ASSISTANT_MARKS | {"<tool_response>", "</tool_response>", "[TOOL_RESULTS]", "[/TOOL_RESULTS]"}
+_NO_MARKS: frozenset[str] = frozenset()
+# The fields of a message that hold what its author said.
+_WORDS = frozenset({"content", "reasoning_content"})
+
+
+@dataclass(frozen=True)
+class RenderedPrompt:
+    """A rendered chat.
+
+    Tokens are looked for in ``text`` while the guard character is still in it; then the guard is taken out, and the
+    words it stood in are encoded as ordinary text.
+    """
+
+    text: str
+    guard: str = ""
+
+    def __str__(self) -> str:
+        return self.text.replace(self.guard, "") if self.guard else self.text
+
+
+class PromptGuard:
+    """Breaks up every spelling of a control token in given texts with a character that occurs in none of them.
+
+    A spelling is broken after its first character. A text that ends or begins with part of a spelling, or is the
+    inside of one, is marked there too, so that no template completes it by putting pieces side by side. Identifiers
+    stay as they are, for templates look keys up and compare values by name.
+    """
+
+    def __init__(self, control: Collection[str], inputs: Any) -> None:
+        texts = list(_strings(inputs))
+        found = next((each for each in _GUARD_CHARACTERS if not any(each in text for text in texts)), None)
+        if found is None:
+            raise UsageError("the messages hold every Unicode noncharacter from U+FDD0 to U+FDEF; remove one")
+        self.character = found
+        self._control = frozenset(control)
+        self._finders: dict[frozenset[str], TokenSplitter] = {}
+        self._heads = {text[:length] for text in control for length in range(1, len(text))}
+        self._tails = {text[length:] for text in control for length in range(1, len(text))}
+        self._longest = max(map(len, control), default=0)
+        self._all_control = "\0".join(control)
+
+    def protect_message(self, message: dict[str, Any]) -> dict[str, Any]:
+        """A message with everything in it made safe except its role."""
+        role = message["role"]
+        own_words = spellings = self._control | (_NO_MARKS if role == "system" else _MARKS)
+        if role == "assistant":
+            own_words = self._control - _ASSISTANT_MARKS
+        return {
+            key: value if key == "role" else self._protect(value, own_words if key in _WORDS else spellings)
+            for key, value in message.items()
+        }
+
+    def protect_tools(self, tools: Any) -> Any:
+        """Tool definitions made safe."""
+        return self._protect(tools, self._control | _MARKS)
+
+    def _protect(self, value: Any, spellings: frozenset[str]) -> Any:
+        if isinstance(value, str):
+            return self._protect_text(value, spellings)
+        if isinstance(value, Mapping):
+            return {self._protect(key, spellings): self._protect(item, spellings) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self._protect(item, spellings) for item in value]
+        return value
+
+    def _protect_text(self, text: str, spellings: frozenset[str]) -> str:
+        if not text or text.isidentifier():
+            return text
+        if spellings not in self._finders:
+            self._finders[spellings] = TokenSplitter(dict.fromkeys(spellings, 0))
+        begin, parts = 0, []
+        for start in self._finders[spellings].starts(text):
+            parts.append(text[begin : start + 1])
+            begin = start + 1
+        guarded = self.character.join([*parts, text[begin:]])
+        reach = range(1, min(len(text), self._longest) + 1)
+        if any(text[:length] in self._tails for length in reach):
+            guarded = self.character + guarded
+        if any(text[-length:] in self._heads for length in reach) or text in self._all_control:
+            guarded += self.character
+        return guarded
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _strings(list(value))
+        yield from _strings(list(value.values()))
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _strings(item)

@@ -1,0 +1,212 @@
+"""Text to token ids and back, as the model in a GGUF file was trained to read it.
+
+Chat templates are rendered elsewhere; this module knows only where a rendered prompt may hold control tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from treadle.errors import ModelFileError, UsageError
+from treadle.models.byte_pair import BytePairEncoder, SpacedBytePairEncoder
+from treadle.models.pretokenizers import word_cut
+from treadle.models.prompt_guard import RenderedPrompt
+from treadle.models.sentencepiece import SentencePieceEncoder
+from treadle.models.text_stream import TextStream
+from treadle.models.token_splitter import TokenSplitter
+from treadle.models.vocabulary import Vocabulary, read_flag
+
+__all__ = ["Tokenizer"]
+
+_MODEL_KEY = "tokenizer.ggml.model"
+_PRE_KEY = "tokenizer.ggml.pre"
+
+
+class _Encoder(Protocol):
+    space_prefix: bool
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def text_bytes(self, token_id: int) -> bytes: ...
+
+
+class Tokenizer:
+    """The tokenizer of one model.
+
+    Control tokens come from a template and from nowhere else: text that spells one is encoded as the characters it
+    is made of. User-defined tokens of the vocabulary are matched in all text.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, encoder: _Encoder, *, add_bos: bool, add_eos: bool) -> None:
+        self._vocabulary = vocabulary
+        self._encoder = encoder
+        self.add_bos = add_bos
+        self._add_eos = add_eos
+        self._plain_splitter = TokenSplitter(vocabulary.user_defined)
+        # A guard cannot break a single character, so such a control token is never found in a prompt.
+        in_prompts = {text: token_id for text, token_id in vocabulary.control.items() if len(text) > 1}
+        self._prompt_splitter = TokenSplitter({**vocabulary.user_defined, **in_prompts})
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, Any]) -> Tokenizer:
+        """Build the tokenizer that GGUF metadata describes.
+
+        A byte-pair file without ``tokenizer.ggml.pre``, as old converters wrote, is read with the default word cut
+        and a warning.
+
+        Raises:
+            ModelFileError: The metadata is incomplete, contradicts itself, or names something unknown.
+        """
+        vocabulary = Vocabulary.from_metadata(metadata)
+        model = metadata.get(_MODEL_KEY)
+        encoder: _Encoder
+        if model == "gpt2":
+            cut = word_cut(_read_name(metadata, _PRE_KEY))
+            encoder, bos_default = BytePairEncoder(vocabulary, metadata, cut), cut.add_bos
+        elif model == "gemma4":
+            encoder, bos_default = SpacedBytePairEncoder(vocabulary, metadata), True
+        elif model == "llama":
+            encoder, bos_default = SentencePieceEncoder(vocabulary, metadata), True
+        else:
+            raise ModelFileError(
+                f"{_MODEL_KEY}: expected gpt2, llama or gemma4, found {model!r:.80}",
+                hint="Treadle reads byte-pair and SentencePiece vocabularies",
+            )
+        return cls(
+            vocabulary,
+            encoder,
+            add_bos=_read_addition(metadata, vocabulary, "bos", bos_default),
+            add_eos=_read_addition(metadata, vocabulary, "eos", False),
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens there are."""
+        return len(self._vocabulary.tokens)
+
+    @property
+    def bos_id(self) -> int | None:
+        """The token that begins a text, if the file names one."""
+        return self._vocabulary.special_ids.get("bos")
+
+    @property
+    def eos_id(self) -> int | None:
+        """The token that ends a text, if the file names one."""
+        return self._vocabulary.special_ids.get("eos")
+
+    @property
+    def eog_ids(self) -> frozenset[int]:
+        """Every token that ends an answer: end of text, of turn, of message."""
+        return self._vocabulary.end_ids
+
+    def encode(self, text: str, *, add_bos: bool | None = None) -> list[int]:
+        """Encode text in which nothing is a control token.
+
+        Args:
+            text: Anything a user, a tool or a document may hold.
+            add_bos: Whether to begin with the BOS token; ``None`` does what the model file says, and then also ends
+                with EOS where the file asks for it.
+
+        Raises:
+            UsageError: The text holds half of a surrogate pair and so has no UTF-8 form, or BOS is asked for and the
+                model has none.
+        """
+        ids = self._encode_parts(self._plain_splitter.split(text))
+        if add_bos or (add_bos is None and self.add_bos):
+            ids.insert(0, self._require_bos())
+        if add_bos is None and self._add_eos and self.eos_id is not None:
+            ids.append(self.eos_id)
+        return ids
+
+    def encode_prompt(self, rendered: RenderedPrompt) -> list[int]:
+        """Encode a rendered chat: control tokens where the template put them, BOS exactly once if the model has it."""
+        ids = self._encode_parts(self._prompt_splitter.split(rendered.text), rendered.guard)
+        if self.add_bos and ids[:1] != [self.bos_id]:
+            ids.insert(0, self._require_bos())
+        return ids
+
+    def decode(self, ids: Iterable[int], *, keep_control: bool = False, continuation: bool = False) -> str:
+        """The text of ids; see ``stream`` for the arguments.
+
+        Raises:
+            UsageError: An id is outside the vocabulary.
+        """
+        stream = self.stream(keep_control=keep_control, continuation=continuation)
+        return "".join([stream.push(token_id) for token_id in ids]) + stream.finish()
+
+    def stream(self, *, keep_control: bool = False, continuation: bool = False) -> TextStream:
+        """A decoder to push one answer's tokens into.
+
+        Args:
+            keep_control: Spell control tokens out instead of leaving them out.
+            continuation: The tokens go on from a text. Otherwise the space that SentencePiece vocabularies put
+                before a text's first word is taken away again.
+        """
+        drop_space = self._is_ordinary if self._encoder.space_prefix and not continuation else None
+        return TextStream(self.token_bytes if keep_control else self._visible_bytes, drop_space=drop_space)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes of one token, which need not be whole characters.
+
+        Raises:
+            UsageError: The id is outside the vocabulary.
+        """
+        if not 0 <= token_id < self.vocab_size:
+            raise UsageError(f"token {token_id}: expected an id from 0 to {self.vocab_size - 1}")
+        if token_id in self._vocabulary.literal_ids:
+            return self._vocabulary.tokens[token_id].encode()
+        if token_id in self._vocabulary.byte_values:
+            return bytes([self._vocabulary.byte_values[token_id]])
+        return self._encoder.text_bytes(token_id)
+
+    def token_text(self, token_id: int) -> str:
+        """One token for display: its text, with U+FFFD for bytes that are no whole character."""
+        return self.token_bytes(token_id).decode(errors="replace")
+
+    def _visible_bytes(self, token_id: int) -> bytes:
+        return b"" if token_id in self._vocabulary.control_ids else self.token_bytes(token_id)
+
+    def _is_ordinary(self, token_id: int) -> bool:
+        return token_id not in self._vocabulary.literal_ids
+
+    def _require_bos(self) -> int:
+        if self.bos_id is None:
+            raise UsageError("the model's vocabulary names no BOS token", hint="leave add_bos out")
+        return self.bos_id
+
+    def _encode_parts(self, parts: Iterable[str | int], guard: str = "") -> list[int]:
+        """Encode the text between tokens already found; a first word gets the leading space the model knows."""
+        ids: list[int] = []
+        for part in parts:
+            if isinstance(part, int):
+                ids.append(part)
+                continue
+            text = part.replace(guard, "") if guard else part
+            if not text:
+                continue
+            if self._encoder.space_prefix and (not ids or ids == [self.bos_id]):
+                text = " " + text
+            try:
+                ids.extend(self._encoder.encode(text))
+            except UnicodeEncodeError as error:
+                raise UsageError(f"text cannot be encoded: {error.reason} at character {error.start}") from None
+        return ids
+
+
+def _read_name(metadata: Mapping[str, Any], key: str) -> str | None:
+    found = metadata.get(key)
+    if found is not None and not isinstance(found, str):
+        raise ModelFileError(f"{key}: expected a name, found {found!r:.80}")
+    return found
+
+
+def _read_addition(metadata: Mapping[str, Any], vocabulary: Vocabulary, role: str, default: bool) -> bool:
+    """Whether texts get the token of a role; a file that asks for one it does not name contradicts itself."""
+    key = f"tokenizer.ggml.add_{role}_token"
+    wanted = read_flag(metadata, key, default)
+    if wanted and role not in vocabulary.special_ids:
+        if key in metadata:
+            raise ModelFileError(f"{key} is true, but tokenizer.ggml.{role}_token_id is missing")
+        return False
+    return wanted
