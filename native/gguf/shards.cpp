@@ -172,11 +172,11 @@ void JoinedFile::read(const GgufTensor& tensor, uint64_t offset, uint64_t count,
         const size_t wanted = std::min(end - position, kMaxReadBytes);
         const ssize_t got = pread(shard.file.descriptor(), out, wanted, static_cast<off_t>(position));
         if (got < 0 && errno == EINTR) continue;
-        const std::string what = "tensor " + quoted(tensor.name) + ": ";
-        if (got < 0) fail(shard, what + "cannot read the file: " + std::strerror(errno));
+        if (got < 0) fail(shard, "tensor " + quoted(tensor.name) + ": cannot read the file: " + std::strerror(errno));
         if (got == 0) {
-            fail(shard, what + "it needs a file of " + std::to_string(end) + " bytes, but the file ends at " +
-                            std::to_string(position) + ": it was cut after it was opened");
+            fail(shard, "tensor " + quoted(tensor.name) + ": it needs a file of " + std::to_string(end) +
+                            " bytes, but the file ends at " + std::to_string(position) +
+                            ": it was cut after it was opened");
         }
         position += static_cast<uint64_t>(got);
         out += got;
