@@ -64,20 +64,24 @@ def random_tokens(count: int) -> list[int]:
 def check_float_model(path: Path, prompts: list[list[int]], num_tokens: int, isa: str = "") -> None:
     """Greedy tokens equal NumPy's; only a tie within what float rounding moves may split them."""
     core, numpy_model = Core(path, isa=isa), NumpyModel(path)
-    for prompt in prompts:
-        output, logits = core.continue_greedily(prompt, num_tokens)
-        sequences = [prompt + output[:-1]]
-        exact = numpy_model.forward(sequences, activation_rounding=True, dtype=np.float64)[0]
-        single = numpy_model.forward(sequences, activation_rounding=True)[0]
-        unrounded = numpy_model.forward(sequences, dtype=np.float64)[0]
-        # Keys and values are rounded to float16 in every pass but the last, and a last-bit difference moves single ones of them
-        # to the neighbouring float16: less than all of that rounding together, more than float32 alone.
-        bound = float(np.abs(exact - single).max() + np.abs(exact - unrounded).max())
-        worst = float(np.abs(logits - exact).max())
-        assert worst <= bound, f"logits differ by {worst}, rounding explains {bound}"
+    runs = [(prompt, *core.continue_greedily(prompt, num_tokens)) for prompt in prompts]
+    sequences = [prompt + output[:-1] for prompt, output, _ in runs]
+    exact = numpy_model.forward(sequences, activation_rounding=True, dtype=np.float64)
+    single = numpy_model.forward(sequences, activation_rounding=True)
+    unrounded = numpy_model.forward(sequences, dtype=np.float64)
+    # Keys and values are rounded to float16 in every pass but the last, and a last-bit difference moves single ones of them
+    # to the neighbouring float16: less than all of that rounding together, more than float32 alone.
+    bound = largest_difference(exact, single) + largest_difference(exact, unrounded)
+    worst = largest_difference(exact, [logits for *_, logits in runs])
+    assert worst <= bound, f"logits differ by {worst}, rounding explains {bound}"
+    for (prompt, _, logits), oracle in zip(runs, exact, strict=True):
         chosen = slice(len(prompt) - 1, None)
-        for gap, words in splits(logits[chosen], exact[chosen]):
-            assert gap <= 2 * worst, words
+        for gap, words in splits(logits[chosen], oracle[chosen]):
+            assert gap <= 2 * bound, words
+
+
+def largest_difference(some: list[NDArray[np.floating]], others: list[NDArray[np.floating]]) -> float:
+    return max(float(np.abs(one - other).max()) for one, other in zip(some, others, strict=True))
 
 
 def check_quantised_model(path: Path, prompts: list[list[int]], num_tokens: int, isa: str = "") -> None:
@@ -161,6 +165,7 @@ def test_smollm2(smollm2_path: Path, smollm2_prompts: list[list[int]]) -> None:
     check_quantised_model(smollm2_path, smollm2_prompts, NUM_TOKENS)
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_smollm2_with_float_weights(smollm2_path: Path, smollm2_prompts: list[list[int]], tmp_path: Path) -> None:
     """The same weights written as floats: no int8 activations, so 64 greedy tokens equal NumPy's to float rounding."""
