@@ -1,8 +1,9 @@
-// The kernel table: every operation whose speed depends on the instruction set. C types only; included by kernel sources.
+// The kernel table: every operation whose speed depends on the instruction set. C types only; included by kernel
+// sources.
 //
-// Contract of every entry: no allocation, no exception, no lock, no global state; any alignment of float arrays; the result
-// for one token (or one query row) does not depend, bit for bit, on the other tokens or rows of the call. Products follow the
-// order of operations written at each group below, so every table gives the same bits as `ref`.
+// Contract of every entry: no allocation, no exception, no lock, no global state; any alignment of float arrays; the
+// result for one token (or one query row) does not depend, bit for bit, on the other tokens or rows of the call.
+// Products follow the order of operations written at each group below, so every table gives the same bits as `ref`.
 #pragma once
 
 #include "formats.h"
@@ -20,7 +21,8 @@ namespace treadle {
 //   F32 F16 BF16    acc[k % 2] = fma(w[k], x[k], acc[k % 2]); out = acc[0] + acc[1]
 using MatmulFn = void (*)(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
 
-// Writes token `token` of the tile (see ActTile) from x[num_columns]. num_columns is a multiple of 32 or 256, any for F32.
+// Writes token `token` of the tile (see ActTile) from x[num_columns]. num_columns is a multiple of 32 or 256, any for
+// F32.
 using QuantizeFn = void (*)(const float* x, int64_t num_columns, int32_t token, const ActTile* tile);
 
 // One KV block against up to kMaxAttendRows query rows of one KV head, as a step of an online softmax (Milakov and
@@ -35,6 +37,8 @@ struct AttendArgs {
     float* max;               // [num_rows], -inf before the first block
     float* sum;               // [num_rows], 0 before the first block
     float* acc;               // [num_rows][head_dim], 0 before the first block; the caller divides by sum at the end
+    // The K the caller turns to next, requested from memory meanwhile; never read, may be null.
+    const uint16_t* next_k_block = nullptr;
 };
 
 struct KernelTable {
@@ -42,12 +46,12 @@ struct KernelTable {
     MatmulFn matmul[kNumWeightFormats];  // null where the format is not a weight format
     QuantizeFn quantize[3];              // by ActFormat
 
-    // out[i] = (x[i] * inv) * weight[i], inv = 1 / sqrt(sum x^2 / n + eps). The sum runs in 16 lanes (lane = i % 16, fma), then
-    // halves are added: 16 -> 8 -> 4 -> 2 -> 1. x and out may be the same array.
+    // out[i] = (x[i] * inv) * weight[i], inv = 1 / sqrt(sum x^2 / n + eps). The sum runs in 16 lanes (lane = i % 16,
+    // fma), then halves are added: 16 -> 8 -> 4 -> 2 -> 1. x and out may be the same array.
     void (*rms_norm)(const float* x, const float* weight, int64_t n, float eps, float* out);
 
-    // Rotary embedding of one head in place (Su et al. 2021); cos and sin have `half` entries, 2 * half dims are rotated.
-    // rope_adjacent pairs (2i, 2i+1), rope_halves pairs (i, i + half).
+    // Rotary embedding of one head in place (Su et al. 2021); cos and sin have `half` entries, 2 * half dims are
+    // rotated. rope_adjacent pairs (2i, 2i+1), rope_halves pairs (i, i + half).
     //   a' = a * cos - b * sin (two products, one subtraction, no fma); b' = a * sin + b * cos
     void (*rope_adjacent)(float* head, const float* cos, const float* sin, int32_t half);
     void (*rope_halves)(float* head, const float* cos, const float* sin, int32_t half);

@@ -70,7 +70,8 @@ inline void soften(const AttendArgs& args, Group& group, int i) {
     args.sum[row] = args.sum[row] * correction + _mm512_reduce_add_ps(_mm512_add_ps(p_low, p_high));
 }
 
-// acc = acc * correction + p * V for 16 * C dims from `d` on; `lanes` cuts the last vector of head sizes like 72.
+// acc = acc * correction + p * V for 16 * C dims from `d` on; `lanes` cuts the last vector of head sizes like 72. With
+// four vectors, the next block's K of the same dims is requested meanwhile: 64 lines over 32 positions.
 template <int R, int C>
 inline void add_values(const AttendArgs& args, const Group& group, int32_t d, __mmask16 lanes) {
     __m512 acc[R][C];
@@ -84,7 +85,9 @@ inline void add_values(const AttendArgs& args, const Group& group, int32_t d, __
             _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes, from + 16 * c), _mm512_set1_ps(group.correction[r]));
     }
     const uint16_t* v = args.v_block + d;
+    const uint16_t* next_k = (args.next_k_block ? args.next_k_block : args.k_block) + kKvBlockTokens * d;
     for (int32_t position = 0; position < any_sees; ++position, v += args.head_dim) {
+        if constexpr (C == 4) prefetch<128>(next_k + kKvBlockTokens * 2 * position);
         __m512 value[C];
         TREADLE_UNROLL for (int c = 0; c < C; ++c) value[c] =
             _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(lanes, v + 16 * c));

@@ -42,7 +42,7 @@ struct Product {
         TREADLE_UNROLL for (int t = 0; t < T; ++t) even[t] = odd[t] = _mm512_setzero_ps();
         int64_t k = 0;
         for (; k + 2 <= num_columns; k += 2, x += 2 * T) {
-            prefetch<2 * sizeof(Panel)>(column + k + kPrefetchColumns);
+            prefetch<2 * sizeof(Panel)>(column + k + kPrefetchDistance / sizeof(Panel));
             add_column<T>(column[k], x, even);
             add_column<T>(column[k + 1], x + T, odd);
         }
@@ -50,8 +50,6 @@ struct Product {
         TREADLE_UNROLL for (int t = 0; t < T; ++t)
             _mm512_storeu_ps(out + kPanelRows * t, _mm512_add_ps(even[t], odd[t]));
     }
-
-    static constexpr int kPrefetchColumns = 2048 / sizeof(Panel);
 };
 
 }  // namespace

@@ -81,13 +81,11 @@ struct Product {
         __m512 acc[T];
         TREADLE_UNROLL for (int t = 0; t < T; ++t) acc[t] = _mm512_setzero_ps();
         for (int64_t b = 0; b < num_columns / 32; ++b) {
-            prefetch<sizeof(Panel)>(block + b + kPrefetchBlocks);
+            prefetch<sizeof(Panel)>(block + b + kPrefetchDistance / sizeof(Panel));
             add_block<T>(block[b], tile->q + 32 * T * b, tile, T * b, acc);
         }
         TREADLE_UNROLL for (int t = 0; t < T; ++t) _mm512_storeu_ps(out + kPanelRows * t, acc[t]);
     }
-
-    static constexpr int kPrefetchBlocks = 2560 / sizeof(Panel);
 };
 
 }  // namespace

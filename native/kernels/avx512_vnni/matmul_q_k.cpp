@@ -69,10 +69,10 @@ struct Q45K {
     template <int T>
     static void dot(const Panel& block, int64_t b, const ActTile* tile, __m512* a) {
         const int8_t* x = tile->q + 256 * T * b;
-        const char* next = reinterpret_cast<const char*>(&block + 1);
+        const char* ahead = reinterpret_cast<const char*>(&block) + kPrefetchDistance;
         __m512i s[T];
         for (int j = 0; j < 8; ++j) {
-            prefetch<kSubBlockBytes>(next + kSubBlockBytes * j);
+            prefetch<kSubBlockBytes>(ahead + kSubBlockBytes * j);
             dot_sub_block<T>(block, j, x + 32 * T * j, s);
             const __m512i scale = _mm512_and_si512(load_bytes(block.s[j]), _mm512_set1_epi32(63));
             add_scaled<T>(s, _mm512_cvtepi32_ps(scale), a);
@@ -121,10 +121,10 @@ struct Q6K {
     template <int T>
     static void dot(const Panel& block, int64_t b, const ActTile* tile, __m512* a) {
         const int8_t* x = tile->q + 256 * T * b;
-        const char* next = reinterpret_cast<const char*>(&block + 1);
+        const char* ahead = reinterpret_cast<const char*>(&block) + kPrefetchDistance;
         __m512i s[T];
         for (int j = 0; j < 8; ++j) {
-            prefetch<kSubBlockBytes>(next + kSubBlockBytes * j);
+            prefetch<kSubBlockBytes>(ahead + kSubBlockBytes * j);
             const __m512i scales = scale_pair(block, j);
             dot_half<T, 0>(block, j, x + 32 * T * j, s);
             add_scaled<T>(s, _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(scales, 16), 16)), a);

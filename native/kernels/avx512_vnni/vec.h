@@ -23,7 +23,11 @@ inline __m512 load_f16(const uint16_t* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
 
-// Requests kBytes (rounded up to whole lines) from p; p may lie past the end of the weights, prefetches never fault.
+// How far ahead of their use weights are requested. On a Zen 5 (November 2026) 7 KiB gave a quarter more than 2 KiB at
+// eight tokens and a tenth at one; 14 KiB gave nothing more.
+constexpr int kPrefetchDistance = 7168;
+
+// Requests kBytes, rounded up to whole lines. Addresses past the end of an allocation are fine: prefetches never fault.
 template <int kBytes>
 inline void prefetch(const void* p) {
     const char* c = static_cast<const char*>(p);
