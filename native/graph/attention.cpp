@@ -135,6 +135,8 @@ void Attention::attend_split(const Piece& piece, int32_t layer, int32_t split, c
         }
         args.k_block = kv_.keys(table[block], layer, piece.kv_head);
         args.v_block = kv_.values(table[block], layer, piece.kv_head);
+        const bool has_next = first_position + kKvBlockTokens <= last_position;
+        args.next_k_block = has_next ? kv_.keys(table[block + 1], layer, piece.kv_head) : nullptr;
         model_.kernels().attend_block(&args);
     }
 }
