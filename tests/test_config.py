@@ -1,0 +1,41 @@
+from pathlib import Path
+
+import platformdirs
+import pytest
+
+from treadle.config import Settings
+from treadle.errors import UsageError
+
+
+def test_without_variables_files_go_to_the_cache_folder_of_the_platform() -> None:
+    assert Settings.from_environment({}) == Settings(platformdirs.user_cache_path("treadle", appauthor=False), "")
+
+
+def test_variables_are_read(tmp_path: Path) -> None:
+    settings = Settings.from_environment({"TREADLE_HOME": str(tmp_path / "new"), "TREADLE_ISA": "avx2"})
+    assert settings == Settings(tmp_path / "new", "avx2")
+
+
+def test_a_home_is_always_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    assert Settings.from_environment({"TREADLE_HOME": "models"}).home == tmp_path / "models"
+    assert Settings.from_environment({"TREADLE_HOME": "~/models"}).home == tmp_path / "user" / "models"
+
+
+def test_an_empty_home_is_refused() -> None:
+    with pytest.raises(UsageError, match="TREADLE_HOME: expected a folder, found an empty value"):
+        Settings.from_environment({"TREADLE_HOME": " "})
+
+
+def test_a_home_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(UsageError, match=f"TREADLE_HOME: expected a folder, found a file: {file}"):
+        Settings.from_environment({"TREADLE_HOME": str(file)})
+
+
+def test_a_misspelt_variable_is_refused_and_a_strange_one_is_not() -> None:
+    with pytest.raises(UsageError, match="TREADLE_HOMR is set, but Treadle does not know it\nhint: did you mean"):
+        Settings.from_environment({"TREADLE_HOMR": "/tmp"})
+    Settings.from_environment({"TREADLE_TEST_MODELS": "/tmp"})
