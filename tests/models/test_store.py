@@ -54,7 +54,7 @@ def test_the_home_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_a_new_store_is_empty_and_makes_no_folders(store: ModelStore) -> None:
-    assert store.list() == [] and store.unfinished() == [] and store.get("anything") is None
+    assert store.list() == [] and store.unfinished() == () and store.get("anything") is None
     assert not store.home.exists()
 
 
@@ -180,7 +180,7 @@ def test_a_linked_file_that_is_gone_is_named(tmp_path: Path, store: ModelStore) 
     path = write_model(tmp_path / "mine.gguf")
     pull_model(str(path), store=store)
     path.unlink()
-    with pytest.raises(UsageError, match=r"stored model mine: .*mine\.gguf is missing\nhint: type `treadle rm mine`"):
+    with pytest.raises(UsageError, match=r"stored model mine: .*mine\.gguf is missing\nhint: `treadle rm mine`"):
         resolve_model("mine", store=store)
 
 
@@ -237,7 +237,7 @@ def test_an_interrupted_download_is_listed_and_can_be_discarded(server: LocalSer
     assert (unfinished.name, unfinished.resume) == ("tiny", f"{server.url}/tiny.gguf")
     assert unfinished.bytes >= 1000
     store.remove("tiny")
-    assert store.unfinished() == []
+    assert store.unfinished() == ()
 
 
 @pytest.fixture

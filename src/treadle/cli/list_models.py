@@ -6,12 +6,12 @@ Reading the store and the catalog is left to ``models``.
 from __future__ import annotations
 
 import json
-import sys
 from typing import Annotated
 
 import typer
 
-from treadle.cli.model_facts import stored_facts
+from treadle.cli.console import console
+from treadle.cli.model_facts import format_count, stored_facts
 from treadle.cli.table import print_rows
 from treadle.models.catalog import load_catalog
 from treadle.models.sources.files import format_bytes
@@ -53,7 +53,7 @@ def _list_catalog(store: ModelStore, *, as_json: bool) -> None:
             }
             for entry in entries
         ]
-        print(json.dumps(facts, indent=2))
+        console.out(json.dumps(facts, indent=2))
         return
     rows = [("NAME", "PARAMETERS", "LICENCE", "STORED", "TITLE")]
     for entry in entries:
@@ -65,7 +65,7 @@ def _list_catalog(store: ModelStore, *, as_json: bool) -> None:
 def _list_stored(store: ModelStore, *, as_json: bool) -> None:
     models = store.list()
     if as_json:
-        print(json.dumps([stored_facts(model) for model in models], indent=2))
+        console.out(json.dumps([stored_facts(model) for model in models], indent=2))
     elif models:
         rows = [("NAME", "SIZE", "SOURCE")]
         for model in models:
@@ -74,13 +74,8 @@ def _list_stored(store: ModelStore, *, as_json: bool) -> None:
             rows.append((model.name, format_bytes(model.bytes), f"{source} ({problem})" if problem else source))
         print_rows(rows)
     else:
-        print("no models are stored; `treadle list --catalog` shows what `treadle pull` knows by name", file=sys.stderr)
+        console.note("no models are stored; `treadle list --catalog` shows what `treadle pull` knows by name")
     for pull in store.unfinished():
         size = format_bytes(pull.bytes)
-        print(f"unfinished: {pull.name}, {size}", file=sys.stderr)
-        print(f"  `treadle pull {pull.resume}` resumes, `treadle rm {pull.name}` discards", file=sys.stderr)
-
-
-def format_count(count: int) -> str:
-    """Return a number of parameters the way models are named, such as 135M or 1.54B."""
-    return f"{count / 1e9:.2f}B" if count >= 1e9 else f"{count / 1e6:.0f}M"
+        console.note(f"unfinished: {pull.name}, {size}")
+        console.note(f"  `treadle pull {pull.resume}` resumes, `treadle rm {pull.name}` discards")

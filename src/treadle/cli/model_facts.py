@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from treadle.models.store import StoredModel
+from treadle.models.manifest import StoredModel
 
-__all__ = ["stored_facts"]
+__all__ = ["format_count", "stored_facts"]
 
 
 def stored_facts(model: StoredModel) -> dict[str, Any]:
@@ -24,3 +24,8 @@ def stored_facts(model: StoredModel) -> dict[str, Any]:
         "problem": model.problem(),
         "files": [{"name": file.name, "bytes": file.bytes, "sha256": file.sha256} for file in model.files],
     }
+
+
+def format_count(count: int) -> str:
+    """Return a number of parameters the way models are named, such as 135M or 1.54B."""
+    return f"{count / 1e9:.2f}B" if count >= 1e9 else f"{count / 1e6:.0f}M"

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from treadle.cli.console import console
 from treadle.errors import UsageError
 from treadle.models.sources.files import format_bytes
 from treadle.models.store import ModelStore
@@ -34,7 +35,7 @@ def rm(
     if not yes and store.holds(name):
         _confirm(name, store)
     freed = store.remove(name)
-    print(f"removed {name}, {format_bytes(freed)} set free", file=sys.stderr)
+    console.note(f"removed {name}, {format_bytes(freed)} set free")
 
 
 def _confirm(name: str, store: ModelStore) -> None:

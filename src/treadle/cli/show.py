@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from treadle.models.gguf import ModelFile
 
-from treadle.cli.list_models import format_count
-from treadle.cli.model_facts import stored_facts
+from treadle.cli.console import console
+from treadle.cli.model_facts import format_count, stored_facts
 from treadle.cli.table import print_rows
 from treadle.models.sources.files import format_bytes
-from treadle.models.store import ModelStore, StoredModel, find_stored, is_path, resolve_model
+from treadle.models.store import ModelStore, find_stored, is_path, resolve_model
+
+if TYPE_CHECKING:
+    from treadle.models.gguf import ModelFile
+    from treadle.models.manifest import StoredModel
 
 __all__ = ["register"]
 
@@ -31,12 +34,14 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show architecture, size, quantisation, context, template and memory needs of a model on this machine."""
+    from treadle.models.gguf import ModelFile  # noqa: PLC0415  loads the native core, which other commands can do without
+
     store = ModelStore()
     path = resolve_model(model, pull=False, store=store)
     stored = None if is_path(model) else find_stored(model, store)
     facts = _file_facts(ModelFile.open(path), stored)
     if as_json:
-        print(json.dumps(facts, indent=2))
+        console.out(json.dumps(facts, indent=2))
     else:
         print_rows(_rows(facts))
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from treadle.cli.console import console
+
 __all__ = ["print_rows"]
 
 
@@ -18,7 +20,7 @@ def print_rows(rows: Sequence[Sequence[str]]) -> None:
     widths = [max(len(row[column]) for row in clean) for column in range(len(rows[0]))]
     for row in clean:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        print("  ".join(cells).rstrip())
+        console.out("  ".join(cells).rstrip())
 
 
 def _printable(text: str) -> str:

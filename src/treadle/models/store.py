@@ -6,12 +6,11 @@ Fetching is left to ``models.download``; what is inside a file to ``models.gguf`
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
@@ -19,14 +18,13 @@ from urllib.parse import quote, unquote
 from treadle.config import Settings
 from treadle.errors import UsageError
 from treadle.models.catalog import find_entry, unknown_model
+from treadle.models.manifest import StoredModel, read_manifest, write_manifest
 
 if TYPE_CHECKING:
     from treadle.models.download import Progress
 
 __all__ = [
     "ModelStore",
-    "StoredFile",
-    "StoredModel",
     "UnfinishedPull",
     "damaged_model",
     "find_stored",
@@ -35,50 +33,7 @@ __all__ = [
     "resolve_model",
 ]
 
-_MANIFEST = "model.json"
-_MANIFEST_VERSION = 1
 _RESUME = "resume.txt"
-
-
-@dataclass(frozen=True)
-class StoredFile:
-    """One file of a stored model."""
-
-    name: str
-    bytes: int
-    sha256: str
-
-
-@dataclass(frozen=True)
-class StoredModel:
-    """A model under its name: in the store's own folder, or linked to where the user keeps it."""
-
-    name: str
-    source: str
-    licence: str | None
-    folder: Path
-    files: tuple[StoredFile, ...]
-    linked: bool = False
-
-    @property
-    def path(self) -> Path:
-        """The file to open: the only one, or the first shard."""
-        return self.folder / self.files[0].name
-
-    @property
-    def bytes(self) -> int:
-        """The size of all files together."""
-        return sum(file.bytes for file in self.files)
-
-    def problem(self) -> str | None:
-        """Say what is wrong with the files on disk, or return None if they are all there at full length."""
-        for file in self.files:
-            path = self.folder / file.name
-            if not path.is_file():
-                return f"{path} is missing"
-            if path.stat().st_size != file.bytes:
-                return f"{path}: expected {file.bytes} bytes, found {path.stat().st_size}"
-        return None
 
 
 @dataclass(frozen=True)
@@ -102,20 +57,20 @@ class ModelStore:
     def list(self) -> list[StoredModel]:
         """Return every stored model by name."""
         folders = sorted(self._models.iterdir()) if self._models.is_dir() else []
-        return [model for folder in folders if (model := _read_manifest(folder)) is not None]
+        return [model for folder in folders if (model := read_manifest(folder)) is not None]
 
     def get(self, name: str) -> StoredModel | None:
         """Return the model of that name in any letter case, or None."""
-        return _read_manifest(self._folder(name))
+        return read_manifest(self._folder(name))
 
     def find_source(self, source: str) -> StoredModel | None:
         """Return the first model that came from ``source``, or None."""
         return next((model for model in self.list() if model.source == source), None)
 
-    def unfinished(self) -> list[UnfinishedPull]:
+    def unfinished(self) -> tuple[UnfinishedPull, ...]:
         """Return every pull that was interrupted, or is under way, by name."""
         folders = sorted(self._unfinished.iterdir()) if self._unfinished.is_dir() else []
-        return [_read_unfinished(folder) for folder in folders]
+        return tuple(_read_unfinished(folder) for folder in folders)
 
     def staging_folder(self, name: str, source: str, resume: str) -> Path:
         """Return the folder, made if needed, in which the files of a model from one source come together.
@@ -135,22 +90,20 @@ class ModelStore:
         kept = {file.name for file in model.files}
         for extra in [path for path in model.folder.iterdir() if path.name not in kept]:
             extra.unlink()
-        (model.folder / _MANIFEST).write_text(_manifest_text(model), encoding="utf-8")
+        write_manifest(model, model.folder)
         self._models.mkdir(parents=True, exist_ok=True)
         if target.exists():
             shutil.rmtree(target)
         model.folder.rename(target)
         self.discard_unfinished(model.name)
-        return _stored(target)
+        return replace(model, folder=target)
 
     def link(self, model: StoredModel) -> StoredModel:
         """Note a model that stays where the user keeps it."""
         target = self._folder(model.name)
         target.mkdir(parents=True, exist_ok=True)
-        new = target / (_MANIFEST + ".new")
-        new.write_text(_manifest_text(model), encoding="utf-8")
-        new.replace(target / _MANIFEST)
-        return _stored(target)
+        write_manifest(model, target)
+        return model
 
     def holds(self, name: str) -> bool:
         """Tell whether ``remove`` would find anything of that name."""
@@ -262,9 +215,7 @@ def find_stored(reference: str, store: ModelStore) -> StoredModel | None:
 
 def damaged_model(stored: StoredModel, problem: str) -> UsageError:
     """Build the error for a stored model whose files are not what they were."""
-    return UsageError(
-        f"stored model {stored.name}: {problem}", hint=f"type `treadle rm {stored.name}` and pull it again"
-    )
+    return UsageError(f"stored model {stored.name}: {problem}", hint=f"`treadle rm {stored.name}`, then pull it again")
 
 
 def _existing_file(path: Path) -> Path:
@@ -293,37 +244,3 @@ def _read_unfinished(folder: Path) -> UnfinishedPull:
 
 def _tree_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def _manifest_text(model: StoredModel) -> str:
-    facts = {
-        "version": _MANIFEST_VERSION,
-        "name": model.name,
-        "source": model.source,
-        "licence": model.licence,
-        "folder": str(model.folder) if model.linked else None,
-        "files": [asdict(file) for file in model.files],
-    }
-    return json.dumps(facts, indent=2) + "\n"
-
-
-def _read_manifest(folder: Path) -> StoredModel | None:
-    try:
-        facts = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-        return StoredModel(
-            name=facts["name"],
-            source=facts["source"],
-            licence=facts["licence"],
-            folder=Path(facts["folder"]) if facts["folder"] else folder,
-            files=tuple(StoredFile(**file) for file in facts["files"]),
-            linked=facts["folder"] is not None,
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        # A folder without a readable manifest holds no model; the next pull of that name replaces it.
-        return None
-
-
-def _stored(folder: Path) -> StoredModel:
-    model = _read_manifest(folder)
-    assert model is not None
-    return model
