@@ -1,6 +1,8 @@
 // The extension module treadle._native: registers the rooms and turns native errors into treadle.errors.
 #include "module.h"
 
+#include <cstring>
+
 #include "treadle/errors.h"
 
 namespace nb = nanobind;
@@ -9,7 +11,10 @@ namespace {
 
 void raise_as(const char* python_name, const char* message) {
     nb::object type = nb::module_::import_("treadle.errors").attr(python_name);
-    PyErr_SetString(type.ptr(), message);
+    // A path or name in the message may be no UTF-8, which must not hide the error.
+    nb::object text =
+        nb::steal(PyUnicode_DecodeUTF8(message, static_cast<Py_ssize_t>(std::strlen(message)), "backslashreplace"));
+    PyErr_SetObject(type.ptr(), text.ptr());
 }
 
 void translate(const std::exception_ptr& error, void*) {
