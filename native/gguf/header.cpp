@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <set>
 #include <string_view>
 #include <type_traits>
-#include <unordered_set>
 
 #include "cursor.h"
 
@@ -97,7 +97,7 @@ class Parser {
     uint64_t num_keys_ = 0;
     uint64_t array_elements_ = 0;
     uint32_t alignment_ = kDefaultAlignment;
-    std::unordered_set<std::string_view> keys_;
+    std::set<std::string_view> keys_;  // ordered, because a hostile file can choose keys whose hashes collide
 };
 
 uint64_t Parser::preamble() {

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <unordered_map>
+#include <map>
 
 #include "text.h"
 #include "treadle/errors.h"
@@ -105,8 +105,9 @@ class JoinedFile final : public GgufFile {
     uint64_t file_bytes_ = 0;
     std::vector<std::pair<std::string, GgufValue>> metadata_;
     std::vector<GgufTensor> tensors_;
-    std::unordered_map<std::string_view, size_t> key_index_;
-    std::unordered_map<std::string_view, size_t> tensor_index_;
+    // Ordered, because a hostile file can choose names whose hashes collide.
+    std::map<std::string_view, size_t> key_index_;
+    std::map<std::string_view, size_t> tensor_index_;
 };
 
 std::optional<uint64_t> JoinedFile::split_value(const Shard& shard, const char* key) {

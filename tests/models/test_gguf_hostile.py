@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.oracles import gguf_bytes as g
 
+from treadle import _native
 from treadle.errors import ModelFileError, UsageError
 from treadle.models.gguf import ModelFile
 
@@ -281,3 +282,10 @@ def test_a_path_that_is_not_utf8(tmp_path: Path) -> None:
     path.write_bytes(b"GGUF")
     with pytest.raises(ModelFileError, match=r"\\xff\.gguf"):
         ModelFile.open(path)
+
+
+def test_errors_of_other_rooms_survive_such_a_path(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(bytes(tmp_path) + b"/\xff.gguf"))
+    path.write_bytes(g.header(0, 0))
+    with pytest.raises(ModelFileError, match=r"\\xff\.gguf"):
+        _native.Model.load(ModelFile.open(path).native, cpus=[-1])

@@ -101,7 +101,7 @@ def test_an_architecture_the_core_does_not_know_is_described_all_the_same() -> N
 )
 def test_numbers_out_of_range_or_of_the_wrong_type(name: str, value: object) -> None:
     keys = metadata(**{name.replace(".", "__"): value})
-    refused(keys, shapes(), f"key 'llama.{name}': expected an integer from 1 to ", f"found {value}")
+    refused(keys, shapes(), f"key 'llama.{name}': expected an integer from 1 to ", f"found {value!r}")
     del keys[f"llama.{name}"]
     refused(keys, shapes(), f"key 'llama.{name}' is missing")
 
@@ -116,16 +116,19 @@ CONTRADICTIONS: dict[str, tuple[dict[str, object], list[str]]] = {
     "no key-value heads": ({"attention__head_count_kv": 0}, ["llama.attention.head_count_kv", "from 1", "found 0"]),
     "more key-value heads than heads": ({"attention__head_count_kv": 8}, ["head_count_kv", "which is 4", "found 8"]),
     "key-value heads that do not divide": ({"attention__head_count_kv": 3}, ["head_count_kv", "divisor", "found 3"]),
-    "key-value heads of no layer": ({"attention__head_count_kv": [0, 0]}, ["head_count_kv", "only zeros"]),
-    "key-value heads of too few layers": ({"attention__head_count_kv": [2]}, ["head_count_kv", "2 values", "1 values"]),
+    "key-value heads of no layer": ({"attention__head_count_kv": [0, 0]}, ["head_count_kv", "more than 0"]),
+    "key-value heads of too few layers": (
+        {"attention__head_count_kv": [2]},
+        ["head_count_kv", "or 2, one per layer", "array of 1 values"],
+    ),
     "bad key-value heads of one layer": ({"attention__head_count_kv": [2, 3]}, ["head_count_kv", "found 3"]),
-    "text for key-value heads of one layer": ({"attention__head_count_kv": [2, "x"]}, ["head_count_kv", "found x"]),
+    "text for key-value heads of one layer": ({"attention__head_count_kv": [2, "x"]}, ["head_count_kv", "found 'x'"]),
     "hidden size the heads do not divide": ({"embedding_length": 7}, ["llama.embedding_length", "multiple", "found 7"]),
     "hidden size unlike the embedding": ({"embedding_length": 128}, ["token_embd.weight", "128", "[64, 10]"]),
     "head size 0": ({"attention__key_length": 0}, ["llama.attention.key_length", "found 0"]),
     "value size 0": ({"attention__value_length": 0}, ["llama.attention.value_length", "found 0"]),
-    "one token more than rows": ({"tokens": ["t"] * 11}, ["tokenizer.ggml.tokens", "10 tokens", "found 11"]),
-    "one token less than rows": ({"tokens": ["t"] * 9}, ["tokenizer.ggml.tokens", "10 tokens", "found 9"]),
+    "one token more than rows": ({"tokens": ["t"] * 11}, ["tokenizer.ggml.tokens", "10 tokens", "array of 11"]),
+    "one token less than rows": ({"tokens": ["t"] * 9}, ["tokenizer.ggml.tokens", "10 tokens", "array of 9"]),
     "vocabulary size unlike the rows": ({"vocab_size": 11}, ["llama.vocab_size", "expected 10", "found 11"]),
     "a layer more than there are": ({"block_count": 3}, ["tensor 'blk.2.attn_norm.weight' is missing"]),
     "a layer less than there are": ({"block_count": 1}, ["llama.block_count", "blk.1.", "found 1"]),
@@ -143,6 +146,11 @@ def test_every_missing_tensor_is_named(architecture: str) -> None:
     for name in shapes(architecture):
         rest = {other: shape for other, shape in shapes(architecture).items() if other != name}
         refused(metadata(architecture), rest, f"tensor '{name}' is missing", architecture=architecture)
+
+
+@pytest.mark.parametrize("number", ["2", "002", "512", "9" * 5000])
+def test_a_layer_past_the_last(number: str) -> None:
+    refused(metadata(), shapes() | {f"blk.{number}.attn_q.weight": (1,)}, "llama.block_count", f"blk.{number}"[:70])
 
 
 def test_experts_stand_in_for_the_feed_forward_tensors() -> None:

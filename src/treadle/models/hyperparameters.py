@@ -5,6 +5,7 @@ What a tensor's bytes hold, and whether the core can compute with their format, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -13,7 +14,7 @@ from treadle.errors import ModelFileError
 
 __all__ = ["Hyperparameters", "read_hyperparameters"]
 
-MAX_LAYERS = 512
+_MAX_LAYERS = 512
 _MAX_SIZE = 2**31 - 1
 _F16_BYTES = 2
 
@@ -71,7 +72,7 @@ class _Reader:
         self._shapes = shapes
 
     def read(self) -> Hyperparameters:
-        num_layers = self._number("block_count", at_most=MAX_LAYERS)
+        num_layers = self._number("block_count", at_most=_MAX_LAYERS)
         hidden_size = self._number("embedding_length")
         num_heads = self._layers("attention.head_count", num_layers)
         num_kv_heads = self._layers("attention.head_count_kv", num_layers, default=num_heads)
@@ -106,12 +107,12 @@ class _Reader:
         if not isinstance(value, list):
             return [self._number(name)] * num_layers
         if len(value) != num_layers:
-            self._refuse(key, f"{num_layers} values, one per layer", f"{len(value)} values")
+            self._refuse(key, f"one number, or {num_layers}, one per layer", value)
         for item in value:
             if not _is_count(item, 0, _MAX_SIZE):
                 self._refuse(key, f"integers from 0 to {_MAX_SIZE}", item)
         if not any(value):
-            self._refuse(key, "at least one layer with more than 0", "only zeros")
+            self._refuse(key, "more than 0 in at least one layer", value[0])
         return value
 
     def _check_groups(self, num_heads: list[int], num_kv_heads: list[int]) -> None:
@@ -141,7 +142,7 @@ class _Reader:
         tokens = self._metadata.get("tokenizer.ggml.tokens")
         if isinstance(tokens, list) and len(tokens) != num_rows:
             expected = f"{num_rows} tokens, the rows of tensor 'token_embd.weight'"
-            self._refuse("tokenizer.ggml.tokens", expected, f"{len(tokens)} tokens")
+            self._refuse("tokenizer.ggml.tokens", expected, tokens)
         if self._number("vocab_size", default=num_rows) != num_rows:
             key = f"{self._architecture}.vocab_size"
             self._refuse(key, f"{num_rows}, the rows of tensor 'token_embd.weight'", self._metadata[key])
@@ -153,7 +154,7 @@ class _Reader:
                 self._fail(f"tensor '{name}' is missing")
         if self._architecture in _REQUIRED_TENSORS and (extra := self._first_tensor_past(num_layers)):
             key = f"{self._architecture}.block_count"
-            self._refuse(key, f"more than the layer of tensor '{extra}'", num_layers)
+            self._refuse(key, f"more than the layer of tensor {_brief(extra)}", num_layers)
 
     def _required_tensors(self, num_layers: int) -> list[str]:
         of_layer = _REQUIRED_TENSORS.get(self._architecture)
@@ -165,9 +166,8 @@ class _Reader:
 
     def _first_tensor_past(self, num_layers: int) -> str | None:
         for name in self._shapes:
-            prefix, _, rest = name.partition(".")
-            number = rest.partition(".")[0]
-            if prefix == "blk" and number.isdecimal() and int(number) >= num_layers:
+            found = re.match(r"blk\.0*(\d+)\.", name, re.ASCII)
+            if found and (len(found[1]) > len(str(_MAX_LAYERS)) or int(found[1]) >= num_layers):
                 return name
         return None
 
@@ -185,7 +185,8 @@ def _is_count(value: object, at_least: int, at_most: int) -> bool:
 
 
 def _brief(found: object) -> str:
+    """The value as text that can neither fill nor steer a terminal."""
     if isinstance(found, list):
         return f"an array of {len(found)} values"
-    text = str(found)
+    text = repr(found)
     return text if len(text) <= 80 else f"{text[:80]}..."
