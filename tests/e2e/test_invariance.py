@@ -12,7 +12,6 @@ from gguf import GGMLQuantizationType as Format
 from oracles.tiny_model import TinyModel, vocabulary
 from treadle import _native
 
-]
 PROMPT_LENGTHS = [1, 5, 31, 32, 33, 64, 100, 150]
 MIXED = {"attn_v": Format.Q6_K, "ffn_down": Format.Q5_1, "attn_k": Format.Q8_0, "ffn_up": Format.F16}
 
