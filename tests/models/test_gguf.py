@@ -145,7 +145,7 @@ def test_summary(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("found", [None, 3, ""])
+@pytest.mark.parametrize("found", [None, 3, "", "a b", "\x1b[2J", "x" * 65])
 def test_an_architecture_that_is_no_name(tmp_path: Path, found: object) -> None:
     path = tmp_path / "odd.gguf"
     writer = gguf.GGUFWriter(path, "llama")

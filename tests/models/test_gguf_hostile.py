@@ -289,3 +289,14 @@ def test_errors_of_other_rooms_survive_such_a_path(tmp_path: Path) -> None:
     path.write_bytes(g.header(0, 0))
     with pytest.raises(ModelFileError, match=r"\\xff\.gguf"):
         _native.Model.load(ModelFile.open(path).native, cpus=[-1])
+
+
+def test_limits_on_what_a_header_may_hold(tmp_path: Path) -> None:
+    """Sparse files: the limits are far above real models, and nothing may be allocated to find them passed."""
+    path = tmp_path / "huge.gguf"
+    path.write_bytes(g.header(0, 1) + g.array_key("a", g.U8, [], count=2**24 + 1))
+    os.truncate(path, 2**25)
+    refused(path, "key 'a'", "16777217 elements", "limit of 16777216")
+    path.write_bytes(g.header(0, 1) + g.string("s") + struct.pack("<I", g.STR) + g.string("", length=2**30))
+    os.truncate(path, 2**31)
+    refused(path, "key 's'", "header is longer than the limit of 1073741824 bytes")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -79,10 +80,10 @@ class ModelFile:
     def architecture(self) -> str:
         """The family of the model, such as ``llama``."""
         found = self.metadata.get("general.architecture")
-        if not isinstance(found, str) or not found:
-            problem = "is missing" if found is None else f"expected a name, found {found!r:.80}"
-            raise ModelFileError(f"{self.path}: key 'general.architecture' {problem}")
-        return found
+        if isinstance(found, str) and re.fullmatch(r"[\w.-]{1,64}", found, re.ASCII):
+            return found
+        problem = "is missing" if found is None else f"expected a short plain name, found {repr(found)[:80]}"
+        raise ModelFileError(f"{self.path}: key 'general.architecture': {problem}")
 
     @property
     def name(self) -> str:
