@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -9,6 +10,7 @@ from treadle.engine.block_pool import BlockPool
 from treadle.engine.output import TextOutput
 from treadle.engine.plan import Sample, StepPlan, StepResult
 from treadle.engine.request import Request, TokenEvent
+from treadle.engine.sampling import SamplingParams
 
 VOCAB_SIZE = 1000
 END_ID = 999
@@ -98,3 +100,51 @@ def make_request(
         output=TextOutput(FakeStream(), stop),
         deliver=(events if events is not None else []).append,
     )
+
+
+class FakeTokenizer:
+    """One token per character, whose id is its code point; decodes token 7 as "<7>"."""
+
+    vocab_size = VOCAB_SIZE
+    eog_ids = frozenset({END_ID})
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(char) for char in text]
+
+    def encode_prompt(self, rendered: str) -> list[int]:
+        return self.encode(rendered)
+
+    def stream(self, *, continuation: bool) -> FakeStream:  # noqa: ARG002
+        return FakeStream()
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return "".join(f"<{token_id}>" for token_id in token_ids)
+
+    def token_text(self, token_id: int) -> str:
+        return f"<{token_id}>"
+
+
+class FakeTemplate:
+    """Renders a conversation as "role:content;" turns, and a variable `note` after them."""
+
+    def render(self, messages: Sequence[dict[str, str]], *, note: str = "") -> str:
+        return "".join(f"{message['role']}:{message['content']};" for message in messages) + note
+
+
+class FakeModelRunner(FakeRunner):
+    """A runner that also makes samplers, and can be held back between two steps."""
+
+    def __init__(self, pool: BlockPool) -> None:
+        super().__init__(pool)
+        self.may_step = threading.Semaphore(0)
+        self.is_held = False
+        self.samplers: list[tuple[SamplingParams, int]] = []
+
+    def create_sampler(self, params: SamplingParams, seed: int, prompt_ids: Sequence[int]) -> FakeSampler:  # noqa: ARG002
+        self.samplers.append((params, seed))
+        return FakeSampler()
+
+    def run(self, plan: StepPlan) -> StepResult:
+        if self.is_held:
+            assert self.may_step.acquire(timeout=30)
+        return super().run(plan)

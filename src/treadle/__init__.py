@@ -7,10 +7,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+import importlib as _importlib
+import typing as _typing
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from treadle.engine.completion import ChatMessage, Completion, CompletionChunk, Timings, TokenLogprob
     from treadle.engine.llm import LLM
     from treadle.engine.sampling import SamplingParams
@@ -54,7 +54,7 @@ _MODULES = {
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(_MODULES.get(name, "treadle.errors")), name)
+    value: object = getattr(_importlib.import_module(_MODULES.get(name, "treadle.errors")), name)
     globals()[name] = value
     return value
 

@@ -8,6 +8,7 @@ import pytest
 
 from treadle.engine.memory_plan import MemoryPlan, plan_memory
 from treadle.errors import CapacityError, UsageError
+from treadle.hardware.memory import MemoryBudget
 from treadle.models.hyperparameters import Hyperparameters
 
 MB = 10**6
@@ -32,7 +33,13 @@ def plan(
     needs: Hyperparameters = NEEDS,
     file_bytes: int = 100 * MB,
 ) -> MemoryPlan:
-    return plan_memory("tiny", needs, file_bytes=file_bytes, available_bytes=available_bytes, context=context)
+    return plan_memory(
+        "tiny",
+        needs,
+        file_bytes=file_bytes,
+        budget=MemoryBudget(available_bytes, available_bytes, "test"),
+        context=context,
+    )
 
 
 def test_takes_8192_tokens_of_a_model_that_could_do_more() -> None:

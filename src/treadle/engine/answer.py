@@ -50,7 +50,7 @@ class CompletionStream(Iterator[CompletionChunk]):
         token_text: Callable[[int], str],
         has_logprobs: bool,
     ) -> None:
-        self._request = request
+        self.request = request
         self._mailbox = mailbox
         self._cancel = cancel
         self._token_text = token_text
@@ -86,7 +86,7 @@ class CompletionStream(Iterator[CompletionChunk]):
         """End the answer here and free what it holds; may be called twice."""
         if self._is_open:
             self._is_open = False
-            self._cancel(self._request)
+            self._cancel(self.request)
 
     def __enter__(self) -> CompletionStream:
         return self
@@ -104,10 +104,10 @@ class CompletionStream(Iterator[CompletionChunk]):
         assert last.finish_reason is not None
         return Completion(
             text="".join(event.text for event in events),
-            token_ids=self._request.answer_ids,
+            token_ids=self.request.answer_ids,
             finish_reason=last.finish_reason,
-            prompt_tokens=len(self._request.prompt_ids),
-            timings=_timings(self._request),
+            prompt_tokens=len(self.request.prompt_ids),
+            timings=_timings(self.request),
             logprobs=[self._logprob(event.sample) for event in events if event.sample] if self._has_logprobs else None,
             error=last.error,
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from treadle.errors import CapacityError, UsageError
 
 if TYPE_CHECKING:
+    from treadle.hardware.memory import MemoryBudget
     from treadle.models.hyperparameters import Hyperparameters
 
 __all__ = ["DEFAULT_CONTEXT", "KV_BLOCK_TOKENS", "MAX_BATCH_TOKENS", "MAX_NUM_REQUESTS", "MemoryPlan", "plan_memory"]
@@ -43,7 +44,7 @@ class MemoryPlan:
 
 
 def plan_memory(
-    name: str, model: Hyperparameters, *, file_bytes: int, available_bytes: int, context: int | None = None
+    name: str, model: Hyperparameters, *, file_bytes: int, budget: MemoryBudget, context: int | None = None
 ) -> MemoryPlan:
     """Choose the context and the number of KV blocks.
 
@@ -51,7 +52,7 @@ def plan_memory(
         name: The model's name, for messages.
         model: Its hyperparameters.
         file_bytes: Size of the model file; the loaded weights take as much.
-        available_bytes: What this process may use.
+        budget: What this process may use.
         context: Tokens asked for; by default the smallest of the model's, 8192 and what fits.
 
     Raises:
@@ -59,6 +60,7 @@ def plan_memory(
         CapacityError: The weights, or the context asked for, do not fit; says the largest context that does.
     """
     _check_context(name, model, context)
+    available_bytes = budget.available_bytes
     scratch_bytes = _scratch_bytes(model)
     room_bytes = available_bytes - file_bytes - scratch_bytes
     block_bytes = model.kv_bytes_per_token * KV_BLOCK_TOKENS
@@ -67,14 +69,14 @@ def plan_memory(
     if largest_blocks < 1:
         raise CapacityError(
             f"{name} needs {_mb(file_bytes + scratch_bytes + block_bytes)} to load and this process may use "
-            f"{_mb(available_bytes)}",
+            f"{_mb(available_bytes)} ({budget.reason})",
             hint="free memory, raise the limit of the container, or choose a smaller model or quantisation",
         )
     if context is not None and context > largest:
         needed = file_bytes + scratch_bytes + _blocks(context) * block_bytes
         raise CapacityError(
             f"{name} with a context of {context} tokens needs {_mb(needed)} and this process may use "
-            f"{_mb(available_bytes)}",
+            f"{_mb(available_bytes)} ({budget.reason})",
             hint=f"the largest context that fits is {largest} tokens",
         )
     chosen = context or min(DEFAULT_CONTEXT, largest)

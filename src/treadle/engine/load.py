@@ -1,0 +1,130 @@
+"""Turns the name of a model into everything that answers with it: file, tokenizer, template, memory plan, runner.
+
+Leaves to others: finding and fetching files (``models.store``) and serving requests (``LLM``).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from treadle.config import Settings
+from treadle.engine.memory_plan import MAX_BATCH_TOKENS, MemoryPlan, plan_memory
+from treadle.engine.runner import NativeRunner
+from treadle.hardware.memory import memlock_limit_bytes, memory_budget
+from treadle.hardware.plan import ThreadPlan, plan_threads
+from treadle.models.gguf import ModelFile
+from treadle.models.store import resolve_model
+
+if TYPE_CHECKING:
+    from treadle.models.chat_template import ChatTemplate
+    from treadle.models.tokenizer import Tokenizer
+
+__all__ = ["LoadReport", "LoadedModel", "load_model"]
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """How a model was loaded; sizes in bytes.
+
+    ``decode_bytes`` is what one token of one sequence reads of the weights.
+    """
+
+    path: Path
+    name: str
+    architecture: str
+    isa: str
+    weight_bytes: int
+    decode_bytes: int
+    thread_plan: ThreadPlan
+    memory_plan: MemoryPlan
+    load_seconds: float
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model that is ready to answer, and how it came to be."""
+
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    runner: NativeRunner
+    report: LoadReport
+
+
+def load_model(
+    model: str | Path,
+    *,
+    context: int | None,
+    threads: int | None,
+    mlock: bool,
+    isa: str | None,
+    progress: Callable[[int, int], None] | None,
+) -> LoadedModel:
+    """Load a model; the arguments are those of ``LLM``."""
+    started = time.perf_counter()
+    file = ModelFile.open(resolve_model(model))
+    thread_plan = plan_threads(threads)
+    memory_plan = plan_memory(
+        file.name,
+        file.hyperparameters,
+        file_bytes=file.file_bytes,
+        budget=memory_budget(),
+        context=context,
+    )
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="treadle-load") as executor:
+        # The native side packs weights without the interpreter's lock, long enough to hide building the tokenizer.
+        loading = executor.submit(
+            NativeRunner.load,
+            file,
+            isa=Settings.from_environment().isa if isa is None else isa,
+            cpus=thread_plan.cpus,
+            num_blocks=memory_plan.num_blocks,
+            max_batch_tokens=MAX_BATCH_TOKENS,
+            progress=progress,
+        )
+        tokenizer, template = _read_text_parts(file)
+        runner = loading.result()
+    if mlock:
+        _lock_memory(runner, memory_plan)
+    report = LoadReport(
+        path=file.path,
+        name=file.name,
+        architecture=file.architecture,
+        isa=runner.model.isa,
+        weight_bytes=runner.model.weight_bytes,
+        decode_bytes=runner.model.decode_bytes,
+        thread_plan=thread_plan,
+        memory_plan=memory_plan,
+        load_seconds=time.perf_counter() - started,
+    )
+    return LoadedModel(tokenizer, template, runner, report)
+
+
+def _read_text_parts(file: ModelFile) -> tuple[Tokenizer, ChatTemplate | None]:
+    from treadle.models.chat_template import ChatTemplate  # noqa: PLC0415  imported while the weights load
+    from treadle.models.tokenizer import Tokenizer  # noqa: PLC0415
+
+    return Tokenizer.from_metadata(file.metadata), ChatTemplate.from_metadata(file.metadata)
+
+
+def _lock_memory(runner: NativeRunner, plan: MemoryPlan) -> None:
+    error_number = runner.lock_memory()
+    if error_number == 0:
+        return
+    needed_bytes = plan.weight_bytes + plan.kv_bytes + plan.scratch_bytes
+    limit_bytes = memlock_limit_bytes()
+    if limit_bytes is None or error_number not in (errno.ENOMEM, errno.EPERM, errno.EAGAIN):
+        text = f"mlock failed: {os.strerror(error_number)}; the model may be swapped out"
+    else:
+        text = (
+            f"mlock: the limit is {limit_bytes // 1024:,} KiB and the model needs {needed_bytes // 1024:,} KiB; it may "
+            f"be swapped out. Type `ulimit -l {needed_bytes // 1024}` first, or raise the hard limit (memlock) as root"
+        )
+    warnings.warn(text, RuntimeWarning, stacklevel=4)

@@ -1,0 +1,237 @@
+"""The Python API over fakes: answers, lists, streams, threads, errors, closing."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes import FakeModelRunner, FakeTemplate, FakeTokenizer, answer
+from treadle.engine import llm as llm_module
+from treadle.engine.block_pool import BlockPool
+from treadle.engine.llm import LLM
+from treadle.engine.load import LoadedModel, LoadReport
+from treadle.engine.memory_plan import MemoryPlan
+from treadle.engine.plan import Sample, StepPlan, StepResult
+from treadle.engine.sampling import SamplingParams
+from treadle.errors import ModelFileError, UsageError
+from treadle.hardware.plan import ThreadPlan
+
+GREEDY = SamplingParams(temperature=0, max_tokens=6)
+LONG = SamplingParams(temperature=0, max_tokens=None)
+
+
+def spell(prompt: str, length: int) -> str:
+    return "".join(f"<{token_id}>" for token_id in answer([ord(char) for char in prompt], length))
+
+
+@pytest.fixture
+def runner() -> FakeModelRunner:
+    return FakeModelRunner(BlockPool(11, 32))
+
+
+@pytest.fixture
+def llm(runner: FakeModelRunner, monkeypatch: pytest.MonkeyPatch) -> Iterator[LLM]:
+    report = LoadReport(
+        path=Path("fake.gguf"),
+        name="fake",
+        architecture="none",
+        isa="none",
+        weight_bytes=0,
+        decode_bytes=0,
+        thread_plan=ThreadPlan([-1], "a test"),
+        memory_plan=MemoryPlan(320, 11, 0, 0, 0, 0, "a test"),
+        load_seconds=0.0,
+    )
+    loaded: Any = LoadedModel(FakeTokenizer(), FakeTemplate(), runner, report)  # type: ignore[arg-type]
+    monkeypatch.setattr(llm_module, "load_model", lambda *_, **__: loaded)
+    with LLM("fake") as llm:
+        yield llm
+
+
+def wait_until_idle(llm: LLM, runner: FakeModelRunner) -> None:
+    """Pass one more request through: the engine's thread carries out orders in the order they came."""
+    runner.is_held = False
+    runner.may_step.release(1000)
+    llm.generate("z", SamplingParams(max_tokens=1))
+
+
+def test_answers_one_prompt(llm: LLM) -> None:
+    completion = llm.generate("hello", GREEDY)
+    assert completion.text == spell("hello", 6)
+    assert completion.token_ids == answer([ord(char) for char in "hello"], 6)
+    assert (completion.finish_reason, completion.prompt_tokens, completion.logprobs) == ("length", 5, None)
+    assert completion.timings.prefill_seconds > 0
+    assert completion.timings.decode_seconds > 0
+
+
+def test_answers_a_list_in_its_order_and_together(llm: LLM, runner: FakeModelRunner) -> None:
+    prompts = [f"prompt {index}" for index in range(30)]
+    completions = llm.generate(prompts, GREEDY)
+    assert [completion.text for completion in completions] == [spell(prompt, 6) for prompt in prompts]
+    assert max(len(plan.chunks) for plan in runner.plans) > 1
+    assert llm.generate([], GREEDY) == []
+
+
+def test_takes_token_ids(llm: LLM) -> None:
+    ids = llm.tokenize("hello")
+    assert llm.generate(ids, GREEDY).text == spell("hello", 6)
+    assert [completion.text for completion in llm.generate([ids, [1]], GREEDY)] == [spell("hello", 6), spell("\x01", 6)]
+    with pytest.raises(UsageError, match="-1 is not a token id, expected 0 to 999"):
+        llm.generate([5, -1], GREEDY)
+    assert llm.detokenize([7, 8]) == "<7><8>"
+
+
+def test_chat_renders_with_the_template_and_its_variables(llm: LLM) -> None:
+    messages = [{"role": "user", "content": "hi"}]
+    assert llm.chat(messages, GREEDY).text == spell("user:hi;", 6)
+    assert llm.chat(messages, GREEDY, note="!").text == spell("user:hi;!", 6)
+
+
+def test_streams_the_same_text_and_ends_with_the_whole(llm: LLM) -> None:
+    chunks = list(llm.stream("hello", GREEDY))
+    assert "".join(chunk.text for chunk in chunks) == spell("hello", 6)
+    assert [chunk.finish_reason for chunk in chunks] == [None] * 5 + ["length"]
+    assert chunks[-1].completion is not None
+    assert chunks[-1].completion.text == spell("hello", 6)
+    assert "".join(chunk.text for chunk in llm.stream([{"role": "user", "content": "a"}], GREEDY)) == spell(
+        "user:a;", 6
+    )
+    with pytest.raises(UsageError, match="stream: note is for the chat template"):
+        llm.stream("hello", GREEDY, note="!")
+
+
+def test_stop_strings_and_logprobs_reach_the_answer(llm: LLM) -> None:
+    third = f"<{answer([97], 3)[2]}>"
+    completion = llm.generate("a", SamplingParams(max_tokens=9, stop=third[1:], logprobs=0))
+    assert (completion.text, completion.finish_reason) == (spell("a", 2) + "<", "stop")
+    assert completion.logprobs is not None
+    assert [logprob.text for logprob in completion.logprobs] == [f"<{token_id}>" for token_id in answer([97], 3)]
+
+
+def test_a_seed_is_kept_and_without_one_each_request_draws_its_own(llm: LLM, runner: FakeModelRunner) -> None:
+    llm.generate("a", SamplingParams(max_tokens=1, seed=7))
+    llm.generate(["a", "b"], SamplingParams(max_tokens=1))
+    seeds = [seed for _, seed in runner.samplers]
+    assert seeds[0] == 7
+    assert seeds[1] != seeds[2]
+
+
+def test_a_full_context_ends_with_length(llm: LLM) -> None:
+    completion = llm.generate("x" * 319, SamplingParams(max_tokens=None))
+    assert (len(completion.token_ids), completion.finish_reason) == (1, "length")
+
+
+@pytest.mark.parametrize(
+    ("prompts", "text"),
+    [
+        ("x" * 320, "^the prompt has 320 tokens; a context of 320 has room for 319"),
+        (["ok", "x" * 320], "^prompt 1 of the list: the prompt has 320 tokens"),
+        ("", "the prompt is empty"),
+    ],
+)
+def test_refuses_before_anything_is_computed(llm: LLM, runner: FakeModelRunner, prompts: Any, text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        llm.generate(prompts, GREEDY)
+    assert runner.plans == []
+
+
+def test_closing_a_stream_frees_its_request(llm: LLM, runner: FakeModelRunner) -> None:
+    runner.is_held = True
+    stream = llm.stream("hello", LONG)
+    runner.may_step.release(2)
+    next(stream)
+    stream.close()
+    assert list(stream) == []
+    wait_until_idle(llm, runner)
+    assert runner.plans[-1].chunks[0].request.prompt_ids == [ord("z")]
+    assert llm._scheduler.pool.num_used == 0
+
+
+def test_dropping_a_stream_unread_frees_its_request(llm: LLM, runner: FakeModelRunner) -> None:
+    runner.is_held = True
+    stream = llm.stream("hello", LONG)
+    request = stream.request
+    del stream
+    gc.collect()
+    wait_until_idle(llm, runner)
+    assert request.finish_reason is None
+    assert len(request.answer_ids) < 300
+    assert llm._scheduler.pool.num_used == 0
+
+
+def test_threads_are_served_together(llm: LLM, runner: FakeModelRunner) -> None:
+    texts: dict[int, str] = {}
+    runner.is_held = True
+    threads = [
+        threading.Thread(target=lambda i=i: texts.update({i: llm.generate(f"prompt {i}", GREEDY).text}))
+        for i in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    runner.may_step.release(1000)
+    for thread in threads:
+        thread.join(timeout=30)
+    assert texts == {i: spell(f"prompt {i}", 6) for i in range(8)}
+
+
+def test_bad_logits_raise_for_one_prompt_and_mark_one_of_a_list(llm: LLM, runner: FakeModelRunner) -> None:
+    run = runner.run
+
+    def poisoned(plan: StepPlan) -> StepResult:
+        samples = iter(run(plan).samples)
+        chunks = [chunk for chunk in plan.chunks if chunk.samples]
+        return StepResult(
+            [Sample(-1, bad_logits=True) if c.request.prompt_ids[0] == ord("b") else next(samples) for c in chunks]
+        )
+
+    runner.run = poisoned  # type: ignore[method-assign]
+    with pytest.raises(ModelFileError, match="NaN or infinite logits"):
+        llm.generate("bad", GREEDY)
+    with pytest.raises(ModelFileError, match="NaN or infinite logits"):
+        list(llm.stream("bad", GREEDY))
+    bad, good = llm.generate(["bad", "good"], GREEDY)
+    assert (bad.finish_reason, type(bad.error)) == ("error", ModelFileError)
+    assert good.finish_reason == "length"
+
+
+def test_a_step_that_fails_ends_its_requests_and_the_next_ones_are_served(llm: LLM, runner: FakeModelRunner) -> None:
+    run = runner.run
+
+    def broken(plan: StepPlan) -> StepResult:
+        runner.run = run  # type: ignore[method-assign]
+        raise RuntimeError("lightning")
+
+    runner.run = broken  # type: ignore[method-assign]
+    with pytest.raises(Exception, match="was cut short: RuntimeError: lightning"):
+        llm.generate("hello", GREEDY)
+    assert llm.generate("hello", GREEDY).text == spell("hello", 6)
+
+
+def test_a_closed_model_says_so(llm: LLM, runner: FakeModelRunner) -> None:
+    runner.is_held = True
+    stream = llm.stream("hello", LONG)
+    closer = threading.Thread(target=llm.close)
+    closer.start()
+    while not llm._thread._is_closed:
+        pass
+    with llm._thread._lock:  # the order to end is given under it
+        runner.may_step.release(1)
+    closer.join(timeout=30)
+    llm.close()
+    with pytest.raises(UsageError, match="the model was closed"):
+        list(stream)
+    for ask in (llm.generate, llm.stream):
+        with pytest.raises(UsageError, match="the model was closed"):
+            ask("hello", GREEDY)
+
+
+def test_a_dropped_model_ends_its_thread(llm: LLM) -> None:
+    thread = llm._thread._thread
+    assert thread.is_alive()
+    llm._end()
+    assert not thread.is_alive()
