@@ -1,0 +1,166 @@
+"""The command ``treadle chat``: a conversation in the terminal, or one message per line of stdin.
+
+Leaves to others: the model (``cli.loading``) and the answers (``LLM``).
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import typer
+
+from treadle.cli import options
+from treadle.cli.answer import print_answer
+from treadle.cli.console import console
+from treadle.cli.loading import open_model
+from treadle.cli.summary import closing_line
+from treadle.engine.sampling import SamplingParams
+from treadle.errors import UsageError
+
+if TYPE_CHECKING:
+    from treadle.engine.completion import Completion
+    from treadle.engine.llm import LLM
+
+__all__ = ["register"]
+
+_PROMPT = "> "
+_HELP = """\
+/help            this list
+/clear           forget the conversation
+/system TEXT     set the system message and start again; without TEXT remove it
+/stats           what the last answer cost
+/exit            leave, as Ctrl-D does
+Ctrl-C stops an answer; at the prompt it leaves."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("chat")(chat)
+
+
+def chat(
+    *,
+    model: options.Model = options.DEFAULT_MODEL,
+    system: options.System = None,
+    max_tokens: options.MaxTokens = SamplingParams.max_tokens,
+    temperature: options.Temperature = SamplingParams.temperature,
+    top_k: options.TopK = SamplingParams.top_k,
+    top_p: options.TopP = SamplingParams.top_p,
+    min_p: options.MinP = SamplingParams.min_p,
+    repetition_penalty: options.RepetitionPenalty = SamplingParams.repetition_penalty,
+    seed: options.Seed = None,
+    stop: options.Stop = None,
+    context: options.Context = None,
+    threads: options.Threads = None,
+    mlock: options.Mlock = False,
+    quiet: options.Quiet = False,  # noqa: ARG001  its callback has told the console
+    verbose: options.Verbose = False,  # noqa: ARG001
+) -> None:
+    """Talk with a model.
+
+    The model sees the whole conversation with every message. Type /help for the commands. Without a terminal every
+    line of stdin is one message.
+    """
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        seed=seed,
+        stop=stop,
+    )
+    with open_model(model, context=context, threads=threads, mlock=mlock) as llm:
+        if not llm.has_chat_template:
+            raise UsageError(f"{llm.report.name} has no chat template", hint='type `treadle run --raw -m MODEL "text"`')
+        _Conversation(llm, params, system).hold()
+
+
+class _Conversation:
+    """The turns so far, and the loop that adds to them."""
+
+    def __init__(self, llm: LLM, params: SamplingParams, system: str | None) -> None:
+        self._llm = llm
+        self._params = params
+        self._system = system
+        self._turns: list[dict[str, str]] = []
+        self._last: Completion | None = None
+
+    def hold(self) -> None:
+        if sys.stdin.isatty():
+            console.note(f"{self._llm.report.name}, context {self._llm.context} tokens. /help lists the commands.")
+            with suppress(ImportError):
+                import readline  # noqa: F401, PLC0415  gives input() line editing and history
+        while (line := _read_line()) is not None:
+            if line.startswith("/"):
+                if not self._obey(line):
+                    return
+            elif line:
+                self._answer(line)
+
+    def _obey(self, line: str) -> bool:
+        """Carry out a command; false to leave."""
+        name, _, argument = line.partition(" ")
+        if name in ("/exit", "/quit"):
+            return False
+        if name == "/help":
+            console.say(_HELP)
+        elif name == "/clear":
+            self._turns.clear()
+            console.say("the conversation is forgotten")
+        elif name == "/system":
+            self._system = argument.strip() or None
+            self._turns.clear()
+            console.say("a new conversation begins")
+        elif name == "/stats":
+            self._show_stats()
+        else:
+            console.say(f"there is no command {name}; /help lists them")
+        return True
+
+    def _show_stats(self) -> None:
+        if self._last is None:
+            console.say("there is no whole answer yet")
+        else:
+            console.say(closing_line(self._last, self._llm.report.decode_bytes))
+
+    def _answer(self, text: str) -> None:
+        self._turns.append({"role": "user", "content": text})
+        opening = [] if self._system is None else [{"role": "system", "content": self._system}]
+        said: list[str] = []
+        try:
+            with self._llm.stream([*opening, *self._turns], self._params) as stream:
+                self._last = print_answer(stream, said)
+        except KeyboardInterrupt:
+            console.out("")
+            console.note("stopped")
+            if not said:
+                self._turns.pop()
+                return
+        except UsageError as error:
+            # Too long for the context, or refused by the template: the conversation goes on without this message.
+            console.error(error)
+            self._turns.pop()
+            return
+        self._turns.append({"role": "assistant", "content": "".join(said)})
+        if self._last is not None:
+            console.detail(closing_line(self._last, self._llm.report.decode_bytes))
+
+
+def _read_line() -> str | None:
+    """Return the next message without its line end, or None when there are no more or Ctrl-C was typed."""
+    if not sys.stdin.isatty():
+        line = sys.stdin.readline()
+        return line.strip() if line else None
+    try:
+        if sys.stdout.isatty():
+            return input(_PROMPT).strip()
+        sys.stderr.write(_PROMPT)  # stdout holds answers only
+        sys.stderr.flush()
+        return input().strip()
+    except (EOFError, KeyboardInterrupt):
+        sys.stderr.write("\n")
+        return None

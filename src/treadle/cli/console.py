@@ -1,0 +1,81 @@
+"""Where a command's words go: data to stdout, everything else to stderr.
+
+Leaves to others: what to say (the commands) and how a run ends (``cli.main``).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+from treadle.errors import InternalError, TreadleError
+
+__all__ = ["Console", "console"]
+
+_RED, _YELLOW, _BOLD, _DIM, _PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
+
+
+class Console:
+    """The two streams of one command, and how much of the second one is wanted."""
+
+    def __init__(self) -> None:
+        self.is_quiet = False
+        self.is_verbose = False
+
+    def out(self, text: str, *, end: str = "\n") -> None:
+        """Write data to stdout at once, so that a closed pipe or a full disk is met here and not at exit."""
+        sys.stdout.write(_harmless(text) + end if sys.stdout.isatty() else text + end)
+        sys.stdout.flush()
+
+    def note(self, text: str) -> None:
+        """Tell the user something on stderr, unless --quiet."""
+        if not self.is_quiet:
+            self._err(text, _DIM)
+
+    def detail(self, text: str) -> None:
+        """Tell the user something on stderr that only --verbose asks for."""
+        if self.is_verbose:
+            self._err(text, _DIM)
+
+    def say(self, text: str) -> None:
+        """Answer the user on stderr, even with --quiet."""
+        self._err(text)
+
+    def warn(self, text: str) -> None:
+        """Warn on stderr, even with --quiet."""
+        self._err(text, label="warning:", label_colour=_YELLOW)
+
+    def error(self, error: BaseException) -> None:
+        """Say what failed and what to type next; with --verbose or TREADLE_DEBUG also where."""
+        if self.is_verbose or os.environ.get("TREADLE_DEBUG"):
+            self._err("".join(traceback.format_exception(error)).rstrip())
+        is_known = isinstance(error, TreadleError)
+        self._err(
+            str(error.args[0]) if is_known else f"{type(error).__name__}: {error}", label="error:", label_colour=_RED
+        )
+        if isinstance(error, TreadleError) and error.hint:
+            self._err(error.hint, label="hint:")
+        if not is_known or isinstance(error, InternalError):
+            self._err("this is a bug in Treadle; please report the command, the model and what --verbose prints")
+
+    def _err(self, text: str, colour: str = "", *, label: str = "", label_colour: str = "") -> None:
+        if sys.stderr.isatty():
+            text = _harmless(text)
+            if not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
+                text = f"{colour}{text}{_PLAIN}" if colour else text
+                label = f"{_BOLD}{label_colour}{label}{_PLAIN}" if label else ""
+        sys.stderr.write(f"{label} {text}\n" if label else f"{text}\n")
+        sys.stderr.flush()
+
+
+def _harmless(text: str) -> str:
+    """Replace the control characters with which text from a model or a file could steer a terminal."""
+    return "".join("\N{REPLACEMENT CHARACTER}" if _is_control(char) else char for char in text)
+
+
+def _is_control(char: str) -> bool:
+    return char not in "\n\t" and (char < " " or "\x7f" <= char < "\xa0")
+
+
+console = Console()

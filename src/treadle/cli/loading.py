@@ -1,0 +1,96 @@
+"""Opens the model of a command and shows how that goes: pulling, a bar if loading takes long, the plan with --verbose.
+
+Leaves to others: fetching (``models.store``) and loading (``LLM``).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from treadle.cli.console import console
+
+if TYPE_CHECKING:
+    from treadle.engine.llm import LLM
+    from treadle.engine.load import LoadReport
+    from treadle.models.download import Progress, PullEvent
+
+__all__ = ["open_model"]
+
+_BAR_DELAY_SECONDS = 0.5
+_BAR_CHARS = 30
+
+
+def open_model(model: str, *, context: int | None, threads: int | None, mlock: bool) -> LLM:
+    """Load a model, pulling it first if it is not on this machine."""
+    path = _find_model(model)
+    from treadle.engine.llm import LLM  # noqa: PLC0415  not before a wrong name was refused
+
+    with _LoadBar(path.name) as bar:
+        llm = LLM(path, context=context, threads=threads, mlock=mlock, progress=bar.update)
+    if console.is_verbose:
+        _describe(llm.report)
+    return llm
+
+
+def _find_model(model: str) -> Path:
+    from treadle.models.store import resolve_model  # noqa: PLC0415
+
+    with ExitStack() as stack:
+        display: Progress | None = None
+
+        def show(event: PullEvent) -> None:
+            nonlocal display
+            if display is None:
+                from treadle.cli.pull_display import pull_display  # noqa: PLC0415  slow to import, rarely wanted
+
+                display = stack.enter_context(pull_display(quiet=console.is_quiet))
+            display(event)
+
+        return resolve_model(model, progress=show)
+
+
+def _describe(report: LoadReport) -> None:
+    memory, threads = report.memory_plan, report.thread_plan
+    console.detail(f"model: {report.name} ({report.architecture}), {report.path}")
+    console.detail(f"kernels: {report.isa}")
+    console.detail(f"threads: {threads.reason}")
+    console.detail(f"context: {memory.context} tokens ({memory.reason}), {memory.num_blocks} KV blocks")
+    console.detail(
+        f"memory: weights {report.weight_bytes / 1e6:.0f} MB, KV up to {memory.kv_bytes / 1e6:.0f} MB, "
+        f"scratch up to {memory.scratch_bytes / 1e6:.0f} MB, of {memory.available_bytes / 1e6:.0f} MB for this process"
+    )
+    console.detail(f"loaded in {report.load_seconds:.2f} s")
+
+
+class _LoadBar:
+    """A bar on stderr for loads that take long enough to wonder, on a terminal only."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._shows_at = time.monotonic() + _BAR_DELAY_SECONDS
+        self._is_wanted = sys.stderr.isatty() and not console.is_quiet
+        self._is_shown = False
+
+    def update(self, done_bytes: int, total_bytes: int) -> None:
+        if not self._is_wanted or total_bytes == 0 or time.monotonic() < self._shows_at:
+            return
+        self._is_shown = True
+        filled = _BAR_CHARS * done_bytes // total_bytes
+        bar = "#" * filled + "-" * (_BAR_CHARS - filled)
+        sys.stderr.write(f"\rloading {self._name} [{bar}] {100 * done_bytes // total_bytes:3d} %")
+        sys.stderr.flush()
+
+    def __enter__(self) -> _LoadBar:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._is_shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

@@ -1,0 +1,110 @@
+"""The table of commands, and how a run of one ends: exit code, message, broken pipes.
+
+Leaves to others: each command to its own file.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Annotated
+
+import typer
+
+from treadle.cli import chat, list_models, pull, rm, run, show
+from treadle.cli.console import console
+from treadle.errors import TreadleError, UsageError
+
+__all__ = ["app", "main"]
+
+EXIT_OK, EXIT_USER, EXIT_BUG, EXIT_INTERRUPTED = 0, 1, 2, 130
+
+_COMMANDS = (run, chat, pull, list_models, show, rm)
+# The class behind "no such option" and the like; typer re-exports only children of it.
+_CommandLineError = typer.BadParameter.__mro__[2]
+
+app = typer.Typer(
+    name="treadle",
+    help="Run language models on the CPU you already have.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _command in _COMMANDS:
+    _command.register(app)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  slow to import, rarely wanted
+
+        try:
+            console.out(f"treadle {version('treadle')}")
+        except PackageNotFoundError:
+            console.out("treadle, run from its sources without being installed")
+        raise typer.Exit
+
+
+@app.callback()
+def _treadle(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit: 0 done, 1 the user can mend it, 2 a bug of ours, 130 stopped with Ctrl-C."""
+    warnings.showwarning = lambda message, *_, **__: console.warn(str(message))
+    code = _run(arguments)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        code = _report_system_error(error)
+    sys.exit(code)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        result = app(args=list(arguments) or ["--help"], prog_name="treadle", standalone_mode=False)
+    except SystemExit as error:  # typer's own answer to a closed pipe
+        _forget_stdout()
+        return error.code if isinstance(error.code, int) else EXIT_USER
+    except BaseException as error:
+        return _report(error)
+    return result if isinstance(result, int) else EXIT_OK
+
+
+def _report(error: BaseException) -> int:
+    if isinstance(error, (KeyboardInterrupt, typer.Abort)):
+        return EXIT_INTERRUPTED
+    if isinstance(error, OSError):
+        return _report_system_error(error)
+    if isinstance(error, _CommandLineError):
+        command = getattr(getattr(error, "ctx", None), "command_path", "treadle")
+        message = getattr(error, "format_message", error.__str__)()
+        error = UsageError(message, hint=f"`{command} --help` lists what can be typed")
+    console.error(error)
+    return error.exit_code if isinstance(error, TreadleError) else EXIT_BUG
+
+
+def _report_system_error(error: OSError) -> int:
+    if isinstance(error, BrokenPipeError):
+        _forget_stdout()  # whoever read the output has enough; nobody is left to tell
+        return EXIT_USER
+    what = error.filename or "the output could not be written"
+    console.error(UsageError(f"{what}: {error.strerror or error}"))
+    _forget_stdout()
+    return EXIT_USER
+
+
+def _forget_stdout() -> None:
+    """Keep the interpreter from failing at exit over what is still in the buffer of a broken stdout."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

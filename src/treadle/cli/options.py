@@ -1,0 +1,70 @@
+"""The options that several commands share, spelled and explained once.
+
+Leaves to others: what the values may be (``SamplingParams``, ``LLM``).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from treadle.cli.console import console
+
+__all__ = [
+    "DEFAULT_MODEL",
+    "Context",
+    "MaxTokens",
+    "MinP",
+    "Mlock",
+    "Model",
+    "Quiet",
+    "RepetitionPenalty",
+    "Seed",
+    "Stop",
+    "System",
+    "Temperature",
+    "Threads",
+    "TopK",
+    "TopP",
+    "Verbose",
+]
+
+DEFAULT_MODEL = "smollm2:135m"
+
+
+def _set_quiet(value: bool) -> bool:
+    console.is_quiet = value
+    return value
+
+
+def _set_verbose(value: bool) -> bool:
+    console.is_verbose = value
+    return value
+
+
+def _sampling(*names: str, help: str) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel="Sampling")
+
+
+Model = Annotated[str, typer.Option("--model", "-m", help="Name, hf:org/repo[:quant], URL, or path of a .gguf file.")]
+System = Annotated[str | None, typer.Option("--system", "-s", help="System message that opens the conversation.")]
+Context = Annotated[
+    int | None,
+    typer.Option("--context", help="Most tokens of prompt and answer; by default up to 8192, if memory allows."),
+]
+Threads = Annotated[
+    int | None, typer.Option("--threads", "-t", help="Threads that compute; by default the usable physical cores.")
+]
+Mlock = Annotated[bool, typer.Option("--mlock", help="Keep the model out of swap.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", callback=_set_quiet, help="Print the answer and errors only.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", callback=_set_verbose, help="Say what is chosen and why.")]
+
+MaxTokens = Annotated[int | None, _sampling("--max-tokens", "-n", help="Most tokens of the answer.")]
+Temperature = Annotated[float, _sampling("--temperature", help="0 always takes the likeliest token.")]
+TopK = Annotated[int, _sampling("--top-k", help="Keep this many of the likeliest tokens; 0 keeps all.")]
+TopP = Annotated[float, _sampling("--top-p", help="Keep the likeliest tokens up to this sum.")]
+MinP = Annotated[float, _sampling("--min-p", help="Drop tokens below this share of the likeliest.")]
+RepetitionPenalty = Annotated[float, _sampling("--repetition-penalty", help="Above 1 discourages repeats.")]
+Seed = Annotated[int | None, _sampling("--seed", help="The same seed gives the same answer.")]
+Stop = Annotated[list[str] | None, _sampling("--stop", help="Text that ends the answer; may be given again.")]

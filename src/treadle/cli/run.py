@@ -1,0 +1,118 @@
+"""The command ``treadle run``: one prompt, one answer.
+
+Leaves to others: the model (``cli.loading``) and the answer (``LLM``).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from treadle.cli import options
+from treadle.cli.answer import print_answer
+from treadle.cli.console import console
+from treadle.cli.loading import open_model
+from treadle.cli.summary import closing_line, completion_facts
+from treadle.engine.sampling import SamplingParams
+from treadle.errors import UsageError
+
+if TYPE_CHECKING:
+    from treadle.engine.completion import Completion
+    from treadle.engine.llm import LLM
+
+__all__ = ["register"]
+
+Request = str | list[dict[str, Any]]  # a prompt, or messages
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("run")(run)
+
+
+def run(
+    prompt: Annotated[str | None, typer.Argument(help="What to answer; `-` or nothing reads it from stdin.")] = None,
+    *,
+    model: options.Model = options.DEFAULT_MODEL,
+    system: options.System = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object once the answer is there.")] = False,
+    max_tokens: options.MaxTokens = SamplingParams.max_tokens,
+    temperature: options.Temperature = SamplingParams.temperature,
+    top_k: options.TopK = SamplingParams.top_k,
+    top_p: options.TopP = SamplingParams.top_p,
+    min_p: options.MinP = SamplingParams.min_p,
+    repetition_penalty: options.RepetitionPenalty = SamplingParams.repetition_penalty,
+    seed: options.Seed = None,
+    stop: options.Stop = None,
+    context: options.Context = None,
+    threads: options.Threads = None,
+    mlock: options.Mlock = False,
+    quiet: options.Quiet = False,  # noqa: ARG001  its callback has told the console
+    verbose: options.Verbose = False,  # noqa: ARG001
+) -> None:
+    """Answer one prompt.
+
+    The answer goes to stdout, everything else to stderr. Text on stdin follows the prompt, so that
+    `treadle run "Summarise:" < notes.txt` works.
+    """
+    started = time.perf_counter()
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        seed=seed,
+        stop=stop,
+    )
+    text = _read_prompt(prompt)
+    with open_model(model, context=context, threads=threads, mlock=mlock) as llm:
+        request = _request(llm, text, system=system, is_raw=raw)
+        completion = _print_json(llm, request, params) if as_json else _print_stream(llm, request, params, started)
+        if completion.finish_reason == "length":
+            console.note("the answer was cut: --max-tokens or the context was reached")
+        console.note(closing_line(completion, llm.report.decode_bytes))
+
+
+def _read_prompt(prompt: str | None) -> str:
+    """Join the argument and what is on stdin; a terminal is only read when asked to with `-`."""
+    parts = [] if prompt in (None, "-") else [prompt]
+    if prompt == "-" or not sys.stdin.isatty():
+        parts.append(sys.stdin.read())
+    text = "\n\n".join(part for part in parts if part and part.strip())
+    if not text:
+        raise UsageError("there is no prompt", hint='type `treadle run "Why is the sky blue?"`, or pipe text into it')
+    return text
+
+
+def _request(llm: LLM, text: str, *, system: str | None, is_raw: bool) -> Request:
+    if is_raw or not llm.has_chat_template:
+        if system is not None:
+            problem = "--raw leaves out" if is_raw else f"{llm.report.name} has no"
+            raise UsageError(f"--system: there is no place for it, as {problem} the chat template")
+        if not is_raw:
+            console.note(f"{llm.report.name} has no chat template: continuing the prompt as plain text, as with --raw")
+        return text
+    messages = [{"role": "user", "content": text}]
+    return messages if system is None else [{"role": "system", "content": system}, *messages]
+
+
+def _print_json(llm: LLM, request: Request, params: SamplingParams) -> Completion:
+    completion = llm.generate(request, params) if isinstance(request, str) else llm.chat(request, params)
+    console.out(json.dumps(completion_facts(completion, llm), ensure_ascii=False))
+    return completion
+
+
+def _print_stream(llm: LLM, request: Request, params: SamplingParams, started: float) -> Completion:
+    asked = time.perf_counter() - started
+    with llm.stream(request, params) as stream:
+        completion = print_answer(stream)
+    first_token = asked + completion.timings.queued_seconds + completion.timings.prefill_seconds
+    console.detail(f"first token {first_token:.2f} s after the start of the command")
+    return completion

@@ -1,0 +1,49 @@
+"""What one answer cost: the closing line of a command and its JSON form.
+
+Leaves to others: measuring (the engine).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from treadle.hardware.memory import peak_memory_bytes
+
+if TYPE_CHECKING:
+    from treadle.engine.completion import Completion
+    from treadle.engine.llm import LLM
+
+__all__ = ["closing_line", "completion_facts"]
+
+
+def closing_line(completion: Completion, decode_bytes: int) -> str:
+    """Return one line of rates: prompt and decode apart, the weights read per second, the peak memory."""
+    parts = [f"prompt {completion.prompt_tokens} tokens{_rate(completion.prompt_rate)}"]
+    parts.append(f"answer {len(completion.token_ids)} tokens{_rate(completion.decode_rate)}")
+    if completion.decode_rate is not None:
+        parts.append(f"{decode_bytes * completion.decode_rate / 1e9:.1f} GB/s")
+    if peak_bytes := peak_memory_bytes():
+        parts.append(f"peak memory {peak_bytes / 1e6:.0f} MB")
+    return ", ".join(parts)
+
+
+def completion_facts(completion: Completion, llm: LLM) -> dict[str, Any]:
+    """Return an answer and what it cost as JSON takes it; rates are null where too little ran to measure one."""
+    return {
+        "model": llm.report.name,
+        "text": completion.text,
+        "finish_reason": completion.finish_reason,
+        "prompt_tokens": completion.prompt_tokens,
+        "completion_tokens": len(completion.token_ids),
+        "load_seconds": llm.report.load_seconds,
+        "prefill_seconds": completion.timings.prefill_seconds,
+        "decode_seconds": completion.timings.decode_seconds,
+        "prompt_tokens_per_second": completion.prompt_rate,
+        "decode_tokens_per_second": completion.decode_rate,
+        "decode_bytes_per_token": llm.report.decode_bytes,
+        "peak_memory_bytes": peak_memory_bytes() or None,
+    }
+
+
+def _rate(rate: float | None) -> str:
+    return "" if rate is None else f" at {rate:.1f} tok/s"
