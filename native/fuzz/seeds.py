@@ -24,10 +24,10 @@ def _every_value() -> bytes:
     return g.header(0, len(keys)) + b"".join(keys)
 
 
-def _nested() -> bytes:
-    inner = g.array(g.STR, ["x", "y"]) + g.array(g.U8, [1, 2])
-    value = g.array_head(g.ARR, 1) + g.array_head(g.ARR, 2) + inner
-    return g.header(0, 1) + g.string("nested") + g.ARR.to_bytes(4, "little") + value
+def _nested(depth: int) -> bytes:
+    innermost = g.array(g.STR, ["x", "y"]) + g.array(g.U8, [1, 2])
+    value = g.array_head(g.ARR, 1) * (depth - 2) + g.array_head(g.ARR, 2) + innermost
+    return g.string("nested") + g.ARR.to_bytes(4, "little") + value
 
 
 def _tensors(alignment: int = 32) -> bytes:
@@ -54,6 +54,7 @@ def _shard(number: int, count: int, total: int) -> bytes:
         g.key("split.count", g.U16, count),
         g.key("split.tensors.count", g.I32, total),
         g.array_key("shared", g.STR, ["same", "in", "all"]),
+        _nested(3),
     ]
     entry = g.tensor(f"t{number}", [8], g.TYPE_F32, 0)
     return g.padded(g.header(1, len(keys)) + b"".join(keys) + entry) + bytes([number]) * 32
@@ -68,6 +69,7 @@ def _lies() -> list[bytes]:
         g.padded(g.header(2, 0) + g.tensor("a", [16], 0, 0) + g.tensor("b", [8], 0, 32)) + bytes(64),
         g.header(0, 1) + g.array_key("a", g.STR, ["x"], count=2**61),
         g.header(0, 1) + g.string("k", length=2**64 - 1),
+        g.header(0, 1) + _nested(9),
         g.header(0, 1) + g.key("general.alignment", g.U32, 0),
     ]
 
@@ -75,7 +77,14 @@ def _lies() -> list[bytes]:
 def main(folder: Path) -> None:
     """Write each seed under the hash of its bytes, as libFuzzer does."""
     folder.mkdir(parents=True, exist_ok=True)
-    valid = [_every_value(), _nested(), _tensors(), _tensors(8), _tensors(4096), g.header(0, 0, version=2)]
+    valid = [
+        _every_value(),
+        g.header(0, 1) + _nested(8),
+        _tensors(),
+        _tensors(8),
+        _tensors(4096),
+        g.header(0, 0, version=2),
+    ]
     split = [BETWEEN_SHARDS.join(_shard(i, n, n) for i in range(n)) for n in (2, 3)]
     for seed in [*valid, *split, *_lies()]:
         (folder / hashlib.sha1(seed, usedforsecurity=False).hexdigest()).write_bytes(seed)
