@@ -8,7 +8,6 @@ namespace {
 struct Scale {
     float scale;    // of the tile
     float inverse;  // x * inverse rounds to q
-    bool finite;
 };
 
 // The largest |x| decides. Bit patterns of non-negative floats order as integers with infinity and NaN on top, so no
@@ -21,21 +20,35 @@ inline Scale block_scale(const float* x) {
         top = _mm512_max_epu32(top, _mm512_and_si512(bits, _mm512_set1_epi32(0x7FFFFFFF)));
     }
     const uint32_t amax_bits = _mm512_reduce_max_epu32(top);
-    if (amax_bits >= 0x7F800000) return {__builtin_nanf(""), 0.0f, false};
+    if (amax_bits >= 0x7F800000) return {__builtin_nanf(""), 0.0f};
     float amax;
     __builtin_memcpy(&amax, &amax_bits, sizeof amax);
-    if (amax < kMinAmax) return {0.0f, 0.0f, true};
-    return {amax / 127.0f, 127.0f / amax, true};
+    if (amax < kMinAmax) return {0.0f, 0.0f};
+    return {amax / 127.0f, 127.0f / amax};
 }
 
-// Quantises 16 columns, writes them as four groups of four (num_tokens * 4 bytes apart) and returns their sum.
-inline int32_t quantize_16(const float* x, const Scale& scale, int32_t num_tokens, int8_t* q) {
-    __m512i v = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), _mm512_set1_ps(scale.inverse)));
-    if (!scale.finite) v = _mm512_setzero_si512();
-    int8_t packed[16];
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(packed), _mm512_cvtepi32_epi8(v));
-    for (int g = 0; g < 4; ++g) __builtin_memcpy(q + 4 * int64_t{num_tokens} * g, packed + 4 * g, 4);
-    return _mm512_reduce_add_epi32(v);
+inline __m128i quantize_16(const float* x, __m512 inverse) {
+    // An infinite or NaN x times the inverse 0 of such a block must become 0, not the NaN that it is.
+    const __m512 product = _mm512_mul_ps(_mm512_loadu_ps(x), inverse);
+    const __mmask16 number = _mm512_cmp_ps_mask(product, product, _CMP_ORD_Q);
+    return _mm512_cvtepi32_epi8(_mm512_maskz_cvtps_epi32(number, product));
+}
+
+struct HalfSums {
+    int32_t low, high;  // of 16 columns each
+};
+
+// Quantises 32 columns, writes them as eight groups of four (num_tokens * 4 bytes apart) and returns their sums.
+inline HalfSums quantize_32(const float* x, float inverse, int64_t num_tokens, int8_t* q) {
+    const __m512 factor = _mm512_set1_ps(inverse);
+    const __m256i bytes = _mm256_set_m128i(quantize_16(x + 16, factor), quantize_16(x, factor));
+    int8_t groups[32];
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(groups), bytes);
+    TREADLE_UNROLL for (int g = 0; g < 8; ++g) __builtin_memcpy(q + 4 * num_tokens * g, groups + 4 * g, 4);
+    __m256i sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), bytes);
+    sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0x4E));
+    sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0xB1));
+    return {_mm256_extract_epi32(sums, 0), _mm256_extract_epi32(sums, 4)};
 }
 
 }  // namespace
@@ -49,9 +62,8 @@ void quantize_q8_32(const float* x, int64_t num_columns, int32_t token, const Ac
     const int32_t num_tokens = tile->num_tokens;
     for (int64_t b = 0; b < num_columns / 32; ++b, x += 32) {
         const Scale scale = block_scale<2>(x);
-        int8_t* q = tile->q + (8 * b * num_tokens + token) * 4;
-        int32_t sum = quantize_16(x, scale, num_tokens, q);
-        sum += quantize_16(x + 16, scale, num_tokens, q + 16 * num_tokens);
+        const HalfSums sums = quantize_32(x, scale.inverse, num_tokens, tile->q + (8 * b * num_tokens + token) * 4);
+        const int32_t sum = sums.low + sums.high;
         const int64_t i = b * num_tokens + token;
         tile->scale[i] = scale.scale;
         tile->sum[i] = sum;
@@ -68,12 +80,10 @@ void quantize_q8_256(const float* x, int64_t num_columns, int32_t token, const A
         int16_t* sum16 = tile->sum16 + (8 * b * num_tokens + token) * 2;
         int16_t* sum32 = tile->sum32 + (4 * b * num_tokens + token) * 2;
         for (int j = 0; j < 8; ++j) {
-            const int32_t low = quantize_16(x + 32 * j, scale, num_tokens, q + 32 * num_tokens * j);
-            const int32_t high =
-                quantize_16(x + 32 * j + 16, scale, num_tokens, q + 32 * num_tokens * j + 16 * num_tokens);
-            sum16[2 * num_tokens * j] = static_cast<int16_t>(low);
-            sum16[2 * num_tokens * j + 1] = static_cast<int16_t>(high);
-            sum32[2 * num_tokens * (j / 2) + j % 2] = static_cast<int16_t>(low + high);
+            const HalfSums sums = quantize_32(x + 32 * j, scale.inverse, num_tokens, q + 32 * num_tokens * j);
+            sum16[2 * num_tokens * j] = static_cast<int16_t>(sums.low);
+            sum16[2 * num_tokens * j + 1] = static_cast<int16_t>(sums.high);
+            sum32[2 * num_tokens * (j / 2) + j % 2] = static_cast<int16_t>(sums.low + sums.high);
         }
     }
 }
