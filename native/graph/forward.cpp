@@ -11,8 +11,10 @@
 namespace treadle {
 
 template <typename Emit>
-void Runtime::Impl::multiply(std::initializer_list<const Matrix*> matrices, int64_t num_tokens, Emit&& emit) {
+void Runtime::Impl::multiply(int worker, std::initializer_list<const Matrix*> matrices, int64_t num_tokens,
+                             Emit&& emit) {
     const TilePlan tiles(num_tokens);
+    const Activations& inputs = activations(worker, num_tokens);
     int64_t num_panels = 0;
     for (const Matrix* matrix : matrices) num_panels += matrix->num_panels();
     alignas(64) float out[kMaxTile * kPanelRows];
@@ -28,7 +30,7 @@ void Runtime::Impl::multiply(std::initializer_list<const Matrix*> matrices, int6
             // Tile outside, panel inside: a tile is read once into the nearest cache, a few panels stay in the next
             // one.
             for (int64_t t = 0; t < tiles.num_tiles; ++t) {
-                const ActTile tile = activations_.tile(format, tiles, t, matrix->columns);
+                const ActTile tile = inputs.tile(format, tiles, t, matrix->columns);
                 for (int64_t p = low; p < high; ++p) {
                     kernel(matrix->panel(p), matrix->columns, &tile, out);
                     const int64_t rows = std::min<int64_t>(kPanelRows, matrix->rows - p * kPanelRows);
@@ -43,8 +45,8 @@ int64_t Runtime::Impl::panel_chunk(int64_t num_panels) const {
     return std::clamp<int64_t>(num_panels / (16 * pool_.num_threads()), 1, 16);
 }
 
-void Runtime::Impl::multiply_into_residual(const Matrix& matrix, const float* bias) {
-    multiply({&matrix}, input_.num_tokens,
+void Runtime::Impl::multiply_into_residual(int worker, const Matrix& matrix, const float* bias) {
+    multiply(worker, {&matrix}, input_.num_tokens,
              [&](const Matrix&, int64_t row, int64_t num_rows, int64_t token, int64_t num_tokens, const float* out) {
                  for (int64_t t = 0; t < num_tokens; ++t) {
                      float* target = residual_ + (token + t) * matrix.rows + row;
@@ -55,35 +57,40 @@ void Runtime::Impl::multiply_into_residual(const Matrix& matrix, const float* bi
              });
 }
 
-void Runtime::Impl::quantise_row(const float* row, int64_t index, const TilePlan& tiles, int64_t columns,
-                                 std::initializer_list<const Matrix*> consumers) {
-    bool done[3] = {};
-    const int64_t tile_index = tiles.tile_of(index);
-    for (const Matrix* matrix : consumers) {
-        const ActFormat format = act_format_of(matrix->format);
-        if (done[format]) continue;
-        done[format] = true;
-        const ActTile tile = activations_.tile(format, tiles, tile_index, columns);
-        model_->kernels().quantize[format](row, columns, static_cast<int32_t>(index - tiles.start(tile_index)), &tile);
+const Activations& Runtime::Impl::activations(int worker, int64_t num_rows) const {
+    return num_rows <= kRepeatedTokens ? worker_activations_[static_cast<size_t>(worker)] : shared_activations_;
+}
+
+template <typename Row>
+void Runtime::Impl::quantise(int worker, int64_t num_rows, int64_t columns,
+                             std::initializer_list<const Matrix*> consumers, Row&& row) {
+    const TilePlan tiles(num_rows);
+    const Activations& target = activations(worker, num_rows);
+    const auto quantise_one = [&](int64_t index) {
+        const float* values = row(index);
+        const int64_t tile_index = tiles.tile_of(index);
+        bool done[3] = {};  // by ActFormat: consumers mostly agree
+        for (const Matrix* matrix : consumers) {
+            const ActFormat format = act_format_of(matrix->format);
+            if (done[format]) continue;
+            done[format] = true;
+            const ActTile tile = target.tile(format, tiles, tile_index, columns);
+            model_->kernels().quantize[format](values, columns, static_cast<int32_t>(index - tiles.start(tile_index)),
+                                               &tile);
+        }
+    };
+    if (num_rows <= kRepeatedTokens) {
+        for (int64_t index = 0; index < num_rows; ++index) quantise_one(index);
+    } else {
+        pool_.share(num_rows, 1, [&](int64_t index, int64_t) { quantise_one(index); });
     }
 }
 
-void Runtime::Impl::quantise(const float* rows, int64_t num_rows, int64_t columns,
-                             std::initializer_list<const Matrix*> consumers) {
-    const TilePlan tiles(num_rows);
-    pool_.share(num_rows, 1,
-                [&](int64_t row, int64_t) { quantise_row(rows + row * columns, row, tiles, columns, consumers); });
-}
-
-void Runtime::Impl::normalise(int worker, const float* norm, std::initializer_list<const Matrix*> consumers) {
+const float* Runtime::Impl::normalised(int worker, const float* row, const float* norm) {
     const ModelConfig& config = model_->config();
-    const TilePlan tiles(input_.num_tokens);
     float* scratch = worker_rows_ + static_cast<int64_t>(worker) * config.hidden_size;
-    pool_.share(input_.num_tokens, 1, [&](int64_t token, int64_t) {
-        const float* row = residual_ + token * config.hidden_size;
-        model_->kernels().rms_norm(row, norm, config.hidden_size, config.norm_epsilon, scratch);
-        quantise_row(scratch, token, tiles, config.hidden_size, consumers);
-    });
+    model_->kernels().rms_norm(row, norm, config.hidden_size, config.norm_epsilon, scratch);
+    return scratch;
 }
 
 void Runtime::Impl::rotary_angles(int64_t token) {
@@ -145,9 +152,13 @@ void Runtime::Impl::rotate_and_store(int32_t layer) {
 
 void Runtime::Impl::attention_block(int worker, int32_t index) {
     const LayerWeights& layer = model_->layers()[index];
-    normalise(worker, layer.attention_norm, {&layer.query, &layer.key, &layer.value});
+    const ModelConfig& config = model_->config();
+    quantise(worker, input_.num_tokens, config.hidden_size, {&layer.query, &layer.key, &layer.value},
+             [&](int64_t token) {
+                 return normalised(worker, residual_ + token * config.hidden_size, layer.attention_norm);
+             });
     multiply(
-        {&layer.query, &layer.key, &layer.value}, input_.num_tokens,
+        worker, {&layer.query, &layer.key, &layer.value}, input_.num_tokens,
         [&](const Matrix& matrix, int64_t row, int64_t num_rows, int64_t token, int64_t num_tokens, const float* out) {
             const bool is_query = &matrix == &layer.query;
             const bool is_key = &matrix == &layer.key;
@@ -162,22 +173,25 @@ void Runtime::Impl::attention_block(int worker, int32_t index) {
         });
     rotate_and_store(index);
     attention_.run(pool_, worker, index, query_, attended_);
-    quantise(attended_, input_.num_tokens, model_->config().query_size(), {&layer.attention_output});
-    multiply_into_residual(layer.attention_output, layer.attention_output_bias);
+    quantise(worker, input_.num_tokens, config.query_size(), {&layer.attention_output},
+             [&](int64_t token) { return attended_ + token * config.query_size(); });
+    multiply_into_residual(worker, layer.attention_output, layer.attention_output_bias);
 }
 
 void Runtime::Impl::feed_forward_block(int worker, const LayerWeights& layer) {
-    normalise(worker, layer.feed_forward_norm, {&layer.gate, &layer.up});
-    const TilePlan tiles(input_.num_tokens);
-    const KernelTable& kernels = model_->kernels();
     const int64_t columns = layer.gate.columns;
+    quantise(worker, input_.num_tokens, columns, {&layer.gate, &layer.up},
+             [&](int64_t token) { return normalised(worker, residual_ + token * columns, layer.feed_forward_norm); });
+    const TilePlan tiles(input_.num_tokens);
+    const Activations& inputs = activations(worker, input_.num_tokens);
+    const KernelTable& kernels = model_->kernels();
     alignas(64) float gate[kMaxTile * kPanelRows];
     alignas(64) float up[kMaxTile * kPanelRows];
     // Gate and up panels of the same rows go together, so their product never leaves the worker.
     pool_.share(layer.gate.num_panels(), panel_chunk(layer.gate.num_panels()), [&](int64_t begin, int64_t end) {
         for (int64_t t = 0; t < tiles.num_tiles; ++t) {
-            const ActTile gate_tile = activations_.tile(act_format_of(layer.gate.format), tiles, t, columns);
-            const ActTile up_tile = activations_.tile(act_format_of(layer.up.format), tiles, t, columns);
+            const ActTile gate_tile = inputs.tile(act_format_of(layer.gate.format), tiles, t, columns);
+            const ActTile up_tile = inputs.tile(act_format_of(layer.up.format), tiles, t, columns);
             for (int64_t p = begin; p < end; ++p) {
                 kernels.matmul[layer.gate.format](layer.gate.panel(p), columns, &gate_tile, gate);
                 kernels.matmul[layer.up.format](layer.up.panel(p), columns, &up_tile, up);
@@ -190,25 +204,23 @@ void Runtime::Impl::feed_forward_block(int worker, const LayerWeights& layer) {
             }
         }
     });
-    quantise(gated_, input_.num_tokens, layer.gate.rows, {&layer.down});
-    multiply_into_residual(layer.down, nullptr);
+    quantise(worker, input_.num_tokens, layer.gate.rows, {&layer.down},
+             [&](int64_t token) { return gated_ + token * layer.gate.rows; });
+    multiply_into_residual(worker, layer.down, nullptr);
 }
 
 void Runtime::Impl::logits_and_samples(int worker) {
     const ModelConfig& config = model_->config();
     const Matrix& output = model_->output();
-    float* scratch = worker_rows_ + static_cast<int64_t>(worker) * config.hidden_size;
     float* vocab_scratch = worker_vocab_ + static_cast<int64_t>(worker) * config.vocab_size;
     for (int64_t first = 0; first < input_.num_logit_rows; first += max_logit_rows_) {
         const int64_t num_rows = std::min(max_logit_rows_, input_.num_logit_rows - first);
         float* logits = input_.logits ? input_.logits + first * config.vocab_size : logits_;
-        const TilePlan tiles(num_rows);
-        pool_.share(num_rows, 1, [&](int64_t row, int64_t) {
-            const float* hidden = residual_ + static_cast<int64_t>(input_.logit_rows[first + row]) * config.hidden_size;
-            model_->kernels().rms_norm(hidden, model_->output_norm(), config.hidden_size, config.norm_epsilon, scratch);
-            quantise_row(scratch, row, tiles, config.hidden_size, {&output});
+        quantise(worker, num_rows, config.hidden_size, {&output}, [&](int64_t row) {
+            const int64_t token = input_.logit_rows[first + row];
+            return normalised(worker, residual_ + token * config.hidden_size, model_->output_norm());
         });
-        multiply({&output}, num_rows,
+        multiply(worker, {&output}, num_rows,
                  [&](const Matrix&, int64_t row, int64_t rows, int64_t token, int64_t num_tokens, const float* out) {
                      for (int64_t t = 0; t < num_tokens; ++t) {
                          std::memcpy(logits + (token + t) * config.vocab_size + row, out + t * kPanelRows,

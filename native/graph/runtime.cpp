@@ -41,7 +41,9 @@ void Runtime::Impl::carve_scratch() {
     const int64_t widest = std::max({config.hidden_size, config.query_size(), config.feed_forward_size});
     const auto carve = [&](uint8_t* base) {
         Carver carver(base);
-        activations_.carve(carver, max_batch_tokens_, widest);
+        shared_activations_.carve(carver, max_batch_tokens_, widest);
+        worker_activations_.resize(workers);
+        for (Activations& own : worker_activations_) own.carve(carver, kRepeatedTokens, widest);
         attention_.carve(carver, pool_.num_threads());
         residual_ = carver.take<float>(tokens * config.hidden_size);
         query_ = carver.take<float>(tokens * config.query_size());

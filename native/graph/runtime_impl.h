@@ -38,10 +38,13 @@ class Runtime::Impl {
     void feed_forward_block(int worker, const LayerWeights& layer);
     void logits_and_samples(int worker);
 
-    void normalise(int worker, const float* norm, std::initializer_list<const Matrix*> consumers);
-    void quantise(const float* rows, int64_t num_rows, int64_t columns, std::initializer_list<const Matrix*> consumers);
-    void quantise_row(const float* row, int64_t index, const TilePlan& tiles, int64_t columns,
-                      std::initializer_list<const Matrix*> consumers);
+    // Quantises the inputs of the consumers, one row per token: row(index, worker scratch) returns the row. With few
+    // tokens every worker does all rows for itself, which is cheaper than a barrier.
+    template <typename Row>
+    void quantise(int worker, int64_t num_rows, int64_t columns, std::initializer_list<const Matrix*> consumers,
+                  Row&& row);
+    const float* normalised(int worker, const float* row, const float* norm);
+    const Activations& activations(int worker, int64_t num_rows) const;
     void rotate_and_store(int32_t layer);
     void rotate(float* head, int64_t token) const;
     void rotary_angles(int64_t token);
@@ -49,9 +52,9 @@ class Runtime::Impl {
     // Products of all panels of the matrices with the current activations. emit(matrix, first_row, num_rows,
     // first_token, num_tokens, out) receives out[token * 16 + row] of each panel and tile.
     template <typename Emit>
-    void multiply(std::initializer_list<const Matrix*> matrices, int64_t num_tokens, Emit&& emit);
+    void multiply(int worker, std::initializer_list<const Matrix*> matrices, int64_t num_tokens, Emit&& emit);
     // x += matrix * activations (+ bias)
-    void multiply_into_residual(const Matrix& matrix, const float* bias);
+    void multiply_into_residual(int worker, const Matrix& matrix, const float* bias);
     int64_t panel_chunk(int64_t num_panels) const;
 
     std::shared_ptr<const Model> model_;
@@ -68,7 +71,8 @@ class Runtime::Impl {
     std::vector<int32_t> positions_, sequences_;  // of each token
 
     PageBuffer scratch_;
-    Activations activations_;
+    Activations shared_activations_;
+    std::vector<Activations> worker_activations_;
     Attention attention_;
     float* residual_ = nullptr;      // [tokens][hidden_size]
     float* query_ = nullptr;         // [tokens][query_size]

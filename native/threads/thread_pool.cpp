@@ -8,14 +8,21 @@
 #include <immintrin.h>
 #endif
 
+#include <chrono>
+
 #include "treadle/errors.h"
 
 namespace treadle {
 namespace {
 
-// About 0.1 ms of pause instructions: longer than a barrier between cores that both run, shorter than a scheduler slice
-// that a descheduled neighbour would make us burn.
-constexpr int kSpinPauses = 4000;
+using Clock = std::chrono::steady_clock;
+
+// Between phases: longer than a barrier between cores that both run, shorter than the scheduler slice that a
+// descheduled neighbour would make us burn.
+constexpr auto kBarrierSpin = std::chrono::microseconds(100);
+// Between steps: longer than what the Python side does between two decode steps.
+constexpr auto kRunSpin = std::chrono::microseconds(500);
+constexpr int kPausesPerClockRead = 32;
 
 void pause_cpu() {
 #if defined(__x86_64__)
@@ -26,11 +33,14 @@ void pause_cpu() {
 }
 
 // Returns once `value` is no longer `old`: spins first, then sleeps on the futex behind std::atomic::wait.
-void wait_for_change(const std::atomic<uint32_t>& value, uint32_t old) {
-    for (int i = 0; i < kSpinPauses; ++i) {
-        if (value.load(std::memory_order_acquire) != old) return;
-        pause_cpu();
-    }
+void wait_for_change(const std::atomic<uint32_t>& value, uint32_t old, Clock::duration spin) {
+    const Clock::time_point start = Clock::now();
+    do {
+        for (int i = 0; i < kPausesPerClockRead; ++i) {
+            if (value.load(std::memory_order_acquire) != old) return;
+            pause_cpu();
+        }
+    } while (Clock::now() - start < spin);
     while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
 }
 
@@ -96,7 +106,7 @@ void ThreadPool::stop_workers() {
 void ThreadPool::work(int worker, uint32_t seen_generation) {
     const ScopedPin pin(cpus_[static_cast<size_t>(worker)]);
     for (;;) {
-        wait_for_change(run_generation_, seen_generation);
+        wait_for_change(run_generation_, seen_generation, kRunSpin);
         seen_generation = run_generation_.load(std::memory_order_acquire);
         if (stopping_) return;
         body_(context_, worker);
@@ -127,7 +137,7 @@ void ThreadPool::barrier() {
         barrier_generation_.store(generation + 1, std::memory_order_release);
         barrier_generation_.notify_all();
     } else {
-        wait_for_change(barrier_generation_, generation);
+        wait_for_change(barrier_generation_, generation, kBarrierSpin);
     }
 }
 
