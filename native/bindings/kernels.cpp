@@ -57,26 +57,23 @@ struct TileArrays {
     Guarded<float> scale;
     Guarded<int32_t> sum;
     Guarded<float> scaled_sum;
-    Guarded<int16_t> sum32;
-    Guarded<int16_t> sum16;
+    Guarded<int32_t> zero16;
     Guarded<float> x;
     ActTile tile;
 
     TileArrays(ActFormat format, size_t columns, size_t tokens)
         : q(format == kActF32 ? 0 : columns * tokens),
-          scale(format == kActF32 ? 0 : columns / (format == kActQ8_32 ? 32 : 256) * tokens),
-          sum(format == kActQ8_32 ? columns / 32 * tokens : 0),
-          scaled_sum(format == kActQ8_32 ? columns / 32 * tokens : 0),
-          sum32(format == kActQ8_256 ? columns / 32 * tokens : 0),
-          sum16(format == kActQ8_256 ? columns / 16 * tokens : 0),
+          scale(format == kActF32 ? 0 : columns / 32 * tokens),
+          sum(format == kActF32 ? 0 : columns / 32 * tokens),
+          scaled_sum(format == kActF32 ? 0 : columns / 32 * tokens),
+          zero16(format == kActF32 ? 0 : columns / 16 * tokens),
           x(format == kActF32 ? columns * tokens : 0),
           tile{static_cast<int32_t>(tokens),
                q.data(),
                scale.data(),
                sum.data(),
                scaled_sum.data(),
-               sum32.data(),
-               sum16.data(),
+               zero16.data(),
                x.data()} {}
 };
 
@@ -88,10 +85,8 @@ void fill_tile(const KernelTable& table, ActFormat format, const float* x, size_
 }
 
 ActFormat checked_act_format(int act_format, size_t columns) {
-    require(act_format >= kActF32 && act_format <= kActQ8_256,
-            "act_format must be 0 (f32), 1 (q8 of 32) or 2 (q8 of 256)");
-    const size_t block = act_format == kActF32 ? 1 : act_format == kActQ8_32 ? 32 : 256;
-    require(columns % block == 0, "the number of columns must be a multiple of the activation block");
+    require(act_format >= kActF32 && act_format < kNumActFormats, "act_format must be 0 (f32) or 1 (q8)");
+    require(act_format == kActF32 || columns % 32 == 0, "the number of columns must be a multiple of 32");
     return static_cast<ActFormat>(act_format);
 }
 
@@ -160,15 +155,10 @@ nb::dict quantize(const std::string& isa, int act_format, Matrix<float> x) {
         return out;
     }
     out["q"] = to_numpy(arrays.q, {columns / 4, tokens, 4});
-    if (format == kActQ8_32) {
-        out["scale"] = to_numpy(arrays.scale, {columns / 32, tokens});
-        out["sum"] = to_numpy(arrays.sum, {columns / 32, tokens});
-        out["scaled_sum"] = to_numpy(arrays.scaled_sum, {columns / 32, tokens});
-    } else {
-        out["scale"] = to_numpy(arrays.scale, {columns / 256, tokens});
-        out["sum32"] = to_numpy(arrays.sum32, {columns / 256, 4, tokens, 2});
-        out["sum16"] = to_numpy(arrays.sum16, {columns / 256, 8, tokens, 2});
-    }
+    out["scale"] = to_numpy(arrays.scale, {columns / 32, tokens});
+    out["sum"] = to_numpy(arrays.sum, {columns / 32, tokens});
+    out["scaled_sum"] = to_numpy(arrays.scaled_sum, {columns / 32, tokens});
+    out["zero16"] = to_numpy(arrays.zero16, {columns / 16, tokens});
     return out;
 }
 

@@ -1,4 +1,4 @@
-// Quantised inputs of products: one buffer per activation format, cut into token tiles (see ActTile in formats.h).
+// Inputs of products, quantised and as floats, cut into token tiles (see ActTile in formats.h).
 #pragma once
 
 #include <cstdint>
@@ -35,43 +35,28 @@ class Activations {
     void carve(Carver& carver, int64_t max_tokens, int64_t max_columns) {
         const auto tokens = static_cast<size_t>(max_tokens);
         const auto columns = static_cast<size_t>(max_columns);
-        floats_ = carver.take<float>(tokens * columns);
-        for (Quantised* set : {&by_32_, &by_256_}) {
-            set->q = carver.take<int8_t>(tokens * columns);
-            set->scale = carver.take<float>(tokens * columns / 32 + 1);
-        }
+        x_ = carver.take<float>(tokens * columns);
+        q_ = carver.take<int8_t>(tokens * columns);
+        scale_ = carver.take<float>(tokens * columns / 32 + 1);
         sum_ = carver.take<int32_t>(tokens * columns / 32 + 1);
         scaled_sum_ = carver.take<float>(tokens * columns / 32 + 1);
-        sum32_ = carver.take<int16_t>(tokens * columns / 32 + 1);
-        sum16_ = carver.take<int16_t>(tokens * columns / 16 + 1);
+        zero16_ = carver.take<int32_t>(tokens * columns / 16 + 1);
     }
 
-    ActTile tile(ActFormat format, const TilePlan& plan, int64_t index, int64_t columns) const {
+    ActTile tile(const TilePlan& plan, int64_t index, int64_t columns) const {
         const int64_t start = plan.start(index);
-        const Quantised& set = format == kActQ8_32 ? by_32_ : by_256_;
-        ActTile tile{};
-        tile.num_tokens = plan.width(index);
-        tile.x = floats_ + start * columns;
-        tile.q = set.q + start * columns;
-        tile.scale = set.scale + start * (columns / (format == kActQ8_32 ? 32 : 256));
-        tile.sum = sum_ + start * (columns / 32);
-        tile.scaled_sum = scaled_sum_ + start * (columns / 32);
-        tile.sum32 = sum32_ + start * (columns / 32);
-        tile.sum16 = sum16_ + start * (columns / 16);
-        return tile;
+        const int64_t blocks = start * (columns / 32);
+        return {plan.width(index),    q_ + start * columns, scale_ + blocks,     sum_ + blocks,
+                scaled_sum_ + blocks, zero16_ + 2 * blocks, x_ + start * columns};
     }
 
  private:
-    struct Quantised {
-        int8_t* q = nullptr;
-        float* scale = nullptr;
-    };
-    float* floats_ = nullptr;
-    Quantised by_32_, by_256_;
+    float* x_ = nullptr;
+    int8_t* q_ = nullptr;
+    float* scale_ = nullptr;
     int32_t* sum_ = nullptr;
     float* scaled_sum_ = nullptr;
-    int16_t* sum32_ = nullptr;
-    int16_t* sum16_ = nullptr;
+    int32_t* zero16_ = nullptr;
 };
 
 }  // namespace treadle

@@ -25,12 +25,11 @@ void Runtime::Impl::multiply(int worker, std::initializer_list<const Matrix*> ma
             const int64_t high = std::min(end - first_panel, matrix->num_panels());
             first_panel += matrix->num_panels();
             if (low >= high) continue;
-            const ActFormat format = act_format_of(matrix->format);
             const MatmulFn kernel = model_->kernels().matmul[matrix->format];
             // Tile outside, panel inside: a tile is read once into the nearest cache, a few panels stay in the next
             // one.
             for (int64_t t = 0; t < tiles.num_tiles; ++t) {
-                const ActTile tile = inputs.tile(format, tiles, t, matrix->columns);
+                const ActTile tile = inputs.tile(tiles, t, matrix->columns);
                 for (int64_t p = low; p < high; ++p) {
                     kernel(matrix->panel(p), matrix->columns, &tile, out);
                     const int64_t rows = std::min<int64_t>(kPanelRows, matrix->rows - p * kPanelRows);
@@ -69,12 +68,12 @@ void Runtime::Impl::quantise(int worker, int64_t num_rows, int64_t columns,
     const auto quantise_one = [&](int64_t index) {
         const float* values = row(index);
         const int64_t tile_index = tiles.tile_of(index);
-        bool done[3] = {};  // by ActFormat: consumers mostly agree
+        bool done[kNumActFormats] = {};  // by ActFormat: consumers mostly agree
         for (const Matrix* matrix : consumers) {
             const ActFormat format = act_format_of(matrix->format);
             if (done[format]) continue;
             done[format] = true;
-            const ActTile tile = target.tile(format, tiles, tile_index, columns);
+            const ActTile tile = target.tile(tiles, tile_index, columns);
             model_->kernels().quantize[format](values, columns, static_cast<int32_t>(index - tiles.start(tile_index)),
                                                &tile);
         }
@@ -190,14 +189,13 @@ void Runtime::Impl::feed_forward_block(int worker, const LayerWeights& layer) {
     // Gate and up panels of the same rows go together, so their product never leaves the worker.
     pool_.share(layer.gate.num_panels(), panel_chunk(layer.gate.num_panels()), [&](int64_t begin, int64_t end) {
         for (int64_t t = 0; t < tiles.num_tiles; ++t) {
-            const ActTile gate_tile = inputs.tile(act_format_of(layer.gate.format), tiles, t, columns);
-            const ActTile up_tile = inputs.tile(act_format_of(layer.up.format), tiles, t, columns);
+            const ActTile tile = inputs.tile(tiles, t, columns);
             for (int64_t p = begin; p < end; ++p) {
-                kernels.matmul[layer.gate.format](layer.gate.panel(p), columns, &gate_tile, gate);
-                kernels.matmul[layer.up.format](layer.up.panel(p), columns, &up_tile, up);
-                kernels.silu_mul(gate, up, gate_tile.num_tokens * kPanelRows, gate);
+                kernels.matmul[layer.gate.format](layer.gate.panel(p), columns, &tile, gate);
+                kernels.matmul[layer.up.format](layer.up.panel(p), columns, &tile, up);
+                kernels.silu_mul(gate, up, tile.num_tokens * kPanelRows, gate);
                 const int64_t rows = std::min<int64_t>(kPanelRows, layer.gate.rows - p * kPanelRows);
-                for (int32_t i = 0; i < gate_tile.num_tokens; ++i) {
+                for (int32_t i = 0; i < tile.num_tokens; ++i) {
                     float* target = gated_ + (tiles.start(t) + i) * layer.gate.rows + p * kPanelRows;
                     std::memcpy(target, gate + i * kPanelRows, static_cast<size_t>(rows) * sizeof(float));
                 }

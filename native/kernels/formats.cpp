@@ -22,21 +22,21 @@ FormatFacts facts_of(uint32_t weight_format) {
         case kBF16:
             return {1, 2, sizeof(PanelF16), kActF32};
         case kQ4_0:
-            return {32, 18, sizeof(PanelQ4_0), kActQ8_32};
+            return {32, 18, sizeof(PanelQ4_0), kActQ8};
         case kQ4_1:
-            return {32, 20, sizeof(PanelQ4_1), kActQ8_32};
+            return {32, 20, sizeof(PanelQ4_1), kActQ8};
         case kQ5_0:
-            return {32, 22, sizeof(PanelQ5_0), kActQ8_32};
+            return {32, 22, sizeof(PanelQ5_0), kActQ8};
         case kQ5_1:
-            return {32, 24, sizeof(PanelQ5_1), kActQ8_32};
+            return {32, 24, sizeof(PanelQ5_1), kActQ8};
         case kQ8_0:
-            return {32, 34, sizeof(PanelQ8_0), kActQ8_32};
+            return {32, 34, sizeof(PanelQ8_0), kActQ8};
         case kQ4_K:
-            return {256, 144, sizeof(PanelQ4_K), kActQ8_256};
+            return {256, 144, sizeof(PanelQ4_K), kActQ8};
         case kQ5_K:
-            return {256, 176, sizeof(PanelQ5_K), kActQ8_256};
+            return {256, 176, sizeof(PanelQ5_K), kActQ8};
         case kQ6_K:
-            return {256, 210, sizeof(PanelQ6_K), kActQ8_256};
+            return {256, 210, sizeof(PanelQ6_K), kActQ8};
         default:
             return {0, 0, 0, kActF32};
     }

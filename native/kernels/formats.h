@@ -1,13 +1,13 @@
 // Memory layouts that packing and every kernel table share. C headers only: kernel sources include this file.
 //
 // Weights. A panel holds 16 output rows. Its columns (the K of the product) are cut into blocks of 32 (Q4_0 ... Q8_0),
-// 256 (K-quants) or 1 (float formats), stored one after the other: block b of a panel starts at panel + b * sizeof(block).
-// Weights are unsigned, so that one unsigned-by-signed dot instruction serves 16 rows x 4 columns:
-//   group g of a 32-column sub-block = columns 4g .. 4g+3;  byte (16 * 4 layout) index inside a group: row * 4 + column % 4.
-// Nibbles: byte q[64 * i + 4 * row + k] (i = 0..3) holds column 4i + k in its low half and column 16 + 4i + k in its high
-// half: the low halves of vector i are group i, the high halves are group i + 4.
-// Fifth bits: bit g of byte h[4 * row + k] belongs to column 4g + k.
-// Rows past the end of the matrix are all zero bytes (scale 0), so they produce 0.
+// 256 (K-quants) or 1 (float formats), stored one after the other: block b of a panel starts at panel + b *
+// sizeof(block). Weights are unsigned, so that one unsigned-by-signed dot instruction serves 16 rows x 4 columns:
+//   group g of a 32-column sub-block = columns 4g .. 4g+3;  byte (16 * 4 layout) index inside a group: row * 4 + column
+//   % 4.
+// Nibbles: byte q[64 * i + 4 * row + k] (i = 0..3) holds column 4i + k in its low half and column 16 + 4i + k in its
+// high half: the low halves of vector i are group i, the high halves are group i + 4. Fifth bits: bit g of byte h[4 *
+// row + k] belongs to column 4g + k. Rows past the end of the matrix are all zero bytes (scale 0), so they produce 0.
 //
 // Activations. Tokens of a step are cut into tiles of T <= 8 tokens; see ActTile.
 #pragma once
@@ -92,8 +92,8 @@ struct PanelQ5_K {
 };
 
 // value = d * scale * (q - 32), q of six bits, one int8 scale per 16 columns.
-// Low four bits as nibbles; bits 2i and 2i+1 of h[j][v][4 * row + k] are the high bits of column 16v + 4i + k of sub-block j.
-// s[j][r][v] is the scale of columns 32j + 16v .. 32j + 16v + 15 of row r.
+// Low four bits as nibbles; bits 2i and 2i+1 of h[j][v][4 * row + k] are the high bits of column 16v + 4i + k of
+// sub-block j. s[j][r][v] is the scale of columns 32j + 16v .. 32j + 16v + 15 of row r.
 struct PanelQ6_K {
     uint8_t q[8][256];
     uint8_t h[8][2][64];
@@ -111,26 +111,28 @@ struct PanelF16 {
 
 constexpr float kMinAmax = 1e-36f;
 
-// How the activations of a product are held; each weight format wants one of the three.
+// How the activations of a product are held; each weight format wants one of the two.
 enum ActFormat {
-    kActF32 = 0,     // float formats
-    kActQ8_32 = 1,   // Q4_0, Q4_1, Q5_0, Q5_1, Q8_0: int8 with one scale per 32 columns
-    kActQ8_256 = 2,  // Q4_K, Q5_K, Q6_K: int8 with one scale per 256 columns
+    kActF32 = 0,  // float formats
+    kActQ8 = 1,   // all others: int8 with one scale per 32 columns
+    kNumActFormats = 2,
 };
 
 // T = num_tokens activations, quantised once and used by every panel. Token t of the tile is always the inner index, so
 // a kernel walks one stream. Only the arrays of the tile's format are set.
 //   quantisation: amax = max |x| of the block, scale = amax / 127, q = round_to_nearest_even(x * (127 / amax))
 //   amax < kMinAmax (127 / amax could overflow): scale = 0, q = 0
-//   an infinity or NaN in the block: scale = NaN, q = 0, so that the products of a broken model end as NaN, never as a number
+//   an infinity or NaN in the block: scale = NaN, q = 0, so that the products of a broken model end as NaN, never as a
+//   number
+// K-quants would allow one scale per 256 columns. But hidden states have outliers that then drown their 255 neighbours:
+// on Qwen2.5-Coder-1.5B Q4_K_M a scale per 32 lowers the divergence from unrounded activations about eightfold.
 struct ActTile {
     int32_t num_tokens;
-    int8_t* q;          // [K / 4][T][4]
-    float* scale;       // kActQ8_32: [K / 32][T], kActQ8_256: [K / 256][T]
-    int32_t* sum;       // kActQ8_32: [K / 32][T], the sum of the block's q
-    float* scaled_sum;  // kActQ8_32: [K / 32][T], scale * sum
-    int16_t* sum32;     // kActQ8_256: [K / 256][4][T][2], sums of 32 q, sub-blocks 2p and 2p+1 side by side
-    int16_t* sum16;     // kActQ8_256: [K / 256][8][T][2], sums of 16 q, the two halves of a sub-block side by side
+    int8_t* q;          // kActQ8: [K / 4][T][4]
+    float* scale;       // kActQ8: [K / 32][T]
+    int32_t* sum;       // kActQ8: [K / 32][T], the sum of the block's q
+    float* scaled_sum;  // kActQ8: [K / 32][T], scale * sum
+    int32_t* zero16;    // kActQ8: [K / 16][T], -32 times the sum of 16 q: the zero point of Q6_K
     float* x;           // kActF32: [K][T]
 };
 

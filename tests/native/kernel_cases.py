@@ -17,7 +17,7 @@ from treadle._native import kernels
 
 UNIT_ROUNDOFF = 2.0**-24
 
-ACT_F32, ACT_Q8_32, ACT_Q8_256 = 0, 1, 2
+ACT_F32, ACT_Q8 = 0, 1
 
 RUNNABLE_ISAS = kernels.runnable_isas()
 # Tables other than the oracle.
@@ -54,14 +54,14 @@ FORMATS = [
     Format("F32", ACT_F32),
     Format("F16", ACT_F32),
     Format("BF16", ACT_F32),
-    Format("Q4_0", ACT_Q8_32, 0),
-    Format("Q4_1", ACT_Q8_32, 0, 2),
-    Format("Q5_0", ACT_Q8_32, 0),
-    Format("Q5_1", ACT_Q8_32, 0, 2),
-    Format("Q8_0", ACT_Q8_32, 0),
-    Format("Q4_K", ACT_Q8_256, 0, 2),
-    Format("Q5_K", ACT_Q8_256, 0, 2),
-    Format("Q6_K", ACT_Q8_256, 208),
+    Format("Q4_0", ACT_Q8, 0),
+    Format("Q4_1", ACT_Q8, 0, 2),
+    Format("Q5_0", ACT_Q8, 0),
+    Format("Q5_1", ACT_Q8, 0, 2),
+    Format("Q8_0", ACT_Q8, 0),
+    Format("Q4_K", ACT_Q8, 0, 2),
+    Format("Q5_K", ACT_Q8, 0, 2),
+    Format("Q6_K", ACT_Q8, 208),
 ]
 FLOAT_FORMATS = [f for f in FORMATS if f.act_format == ACT_F32]
 BLOCK_FORMATS = [f for f in FORMATS if f.act_format != ACT_F32]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from kernel_cases import (
     ACT_F32,
-    ACT_Q8_32,
+    ACT_Q8,
     BLOCK_FORMATS,
     FAST_ISAS,
     FLOAT_FORMATS,
@@ -28,12 +28,12 @@ from treadle._native import kernels
 by_format = pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
 fast = pytest.mark.parametrize("isa", FAST_ISAS)
 
-BLOCK_COLUMNS = {1: (32, 64, 96, 576), 2: (256, 512, 1536)}
+BLOCK_COLUMNS = {32: (32, 64, 96, 576), 256: (256, 512, 1536)}
 FLOAT_COLUMNS = (1, 2, 3, 15, 17, 64, 576)
 
 
 def column_counts(fmt: Format) -> tuple[int, ...]:
-    return BLOCK_COLUMNS.get(fmt.act_format, FLOAT_COLUMNS)
+    return BLOCK_COLUMNS.get(fmt.block_columns, FLOAT_COLUMNS)
 
 
 def activations(rng: np.random.Generator, tokens: int, columns: int) -> NDArray[np.float32]:
@@ -46,19 +46,18 @@ def activations(rng: np.random.Generator, tokens: int, columns: int) -> NDArray[
 def as_kernels_see(fmt: Format, x: NDArray[np.float32]) -> NDArray[np.float64]:
     if fmt.act_format == ACT_F32:
         return x.astype(np.float64)
-    block = 32 if fmt.act_format == ACT_Q8_32 else 256
-    q, scale = quantized(x, block)
-    return q.astype(np.float64) * np.repeat(scale.astype(np.float64), block, axis=1)
+    q, scale = quantized(x, 32)
+    return q.astype(np.float64) * np.repeat(scale.astype(np.float64), 32, axis=1)
 
 
 def bound(fmt: Format, rows: NDArray[np.uint8], x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Largest rounding error allowed: roundings on the longest path, times u, times sum |a| |b|.
 
-    A float product has one per two columns; a block one fma or two on the accumulator and less than 24 inside (at most
-    16 sub-blocks, the factors, and those of the dequantised oracle). The last term covers products that underflow.
+    A float product has one per two columns; others have one fma or two per 32 columns on the accumulator and less than 24
+    inside (the factors, and those of the dequantised oracle). The last term covers products that underflow.
     """
     columns = x.shape[1]
-    roundings = columns / 2 + 2 if fmt.act_format == ACT_F32 else 2 * columns / fmt.block_columns + 24
+    roundings = columns / 2 + 2 if fmt.act_format == ACT_F32 else 2 * columns / 32 + 24
     magnitude = np.abs(x) @ error_weights(fmt, rows).T
     return roundings * UNIT_ROUNDOFF * magnitude + columns * 2.0**-126
 

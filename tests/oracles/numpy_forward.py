@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.floating[Any]]
 
-# Columns that share one activation scale in the native core's products; other formats multiply unrounded activations.
-ACTIVATION_BLOCKS = {
-    **dict.fromkeys((Format.Q4_0, Format.Q4_1, Format.Q5_0, Format.Q5_1, Format.Q8_0), 32),
-    **dict.fromkeys((Format.Q4_K, Format.Q5_K, Format.Q6_K), 256),
-}
+# Columns that share one activation scale in the native core's products.
+ACTIVATION_BLOCK = 32
+# Products with these multiply unrounded activations.
+FLOAT_FORMATS = (Format.F32, Format.F16, Format.BF16)
 
 
 @dataclass(frozen=True)
@@ -96,8 +95,8 @@ class _Pass:
 
     def product(self, x: Array, name: str) -> Array:
         weight = self.model.weights[name]
-        block = ACTIVATION_BLOCKS.get(weight.format) if self.rounding else None
-        out: Array = (round_to_int8(x, block) if block else x) @ weight.values.astype(self.dtype).T
+        rounded = self.rounding and weight.format not in FLOAT_FORMATS
+        out: Array = (round_to_int8(x, ACTIVATION_BLOCK) if rounded else x) @ weight.values.astype(self.dtype).T
         bias = self.model.weights.get(name.removesuffix("weight") + "bias")
         return out if bias is None else out + bias.values.astype(self.dtype)
 

@@ -14,15 +14,14 @@ namespace treadle {
 // num_columns is a multiple of the format's block. Order of operations (fma = fused, int = exact 32-bit integers):
 //   Q4_0 Q5_0 Q8_0  per block: s = int(sum q*x - zero_point*sum); acc = fma(float(s), d * scale, acc)
 //   Q4_1 Q5_1       per block: acc = fma(float(s), d * scale, acc); acc = fma(m, scaled_sum, acc)
-//   Q4_K Q5_K       per block: a = 0; j = 0..7: a = fma(float(s_j), float(scale_j), a); a = a * d;
-//                   a = fma(float(int(sum_j min_j * sum32_j)), -dmin, a); acc = fma(a, scale, acc)
-//   Q6_K            per block: a = 0; j = 0..7, v = 0..1: a = fma(float(s_jv), float(scale_jv), a);
-//                   a = fma(float(int(sum_jv scale_jv * sum16_jv)), -32, a); a = a * d; acc = fma(a, scale, acc)
+//   Q4_K Q5_K       per block, j = 0..7: acc = fma(float(s_j) * (d * scale_j), scale, acc);
+//                   acc = fma(-(dmin * min_j), scaled_sum, acc)
+//   Q6_K            per block, j = 0..7: s_jv = int(sum of 16 q*x + zero16_jv); g = float(s_j0) * (d * scale_j0);
+//                   g = fma(float(s_j1), d * scale_j1, g); acc = fma(g, scale, acc)
 //   F32 F16 BF16    acc[k % 2] = fma(w[k], x[k], acc[k % 2]); out = acc[0] + acc[1]
 using MatmulFn = void (*)(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
 
-// Writes token `token` of the tile (see ActTile) from x[num_columns]. num_columns is a multiple of 32 or 256, any for
-// F32.
+// Writes token `token` of the tile (see ActTile) from x[num_columns]. num_columns is a multiple of 32, any for F32.
 using QuantizeFn = void (*)(const float* x, int64_t num_columns, int32_t token, const ActTile* tile);
 
 // One KV block against up to kMaxAttendRows query rows of one KV head, as a step of an online softmax (Milakov and
@@ -43,8 +42,8 @@ struct AttendArgs {
 
 struct KernelTable {
     const char* isa;
-    MatmulFn matmul[kNumWeightFormats];  // null where the format is not a weight format
-    QuantizeFn quantize[3];              // by ActFormat
+    MatmulFn matmul[kNumWeightFormats];   // null where the format is not a weight format
+    QuantizeFn quantize[kNumActFormats];  // by ActFormat
 
     // out[i] = (x[i] * inv) * weight[i], inv = 1 / sqrt(sum x^2 / n + eps). The sum runs in 16 lanes (lane = i % 16,
     // fma), then halves are added: 16 -> 8 -> 4 -> 2 -> 1. x and out may be the same array.

@@ -18,8 +18,7 @@ void matmul_q5_k(const void* panel, int64_t num_columns, const ActTile* tile, fl
 void matmul_q6_k(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
 
 void quantize_f32(const float* x, int64_t num_columns, int32_t token, const ActTile* tile);
-void quantize_q8_32(const float* x, int64_t num_columns, int32_t token, const ActTile* tile);
-void quantize_q8_256(const float* x, int64_t num_columns, int32_t token, const ActTile* tile);
+void quantize_q8(const float* x, int64_t num_columns, int32_t token, const ActTile* tile);
 
 void rms_norm(const float* x, const float* weight, int64_t n, float eps, float* out);
 void rope_adjacent(float* head, const float* cos, const float* sin, int32_t half);

@@ -1,4 +1,4 @@
-// Activations into a tile: int8 with a scale per 32 or 256 columns and the sums the weight formats need (see ActTile).
+// Activations into a tile: int8 with a scale per 32 columns and the sums the weight formats need (see ActTile).
 #include "entries.h"
 #include "vec.h"
 
@@ -27,10 +27,9 @@ inline int32_t sum_lanes(__m256i v) {
 
 // The largest |x| decides. Bit patterns of non-negative floats order as integers with infinity and NaN on top, so no
 // NaN is lost on the way as it would be in a float maximum.
-template <int kVectors>
 inline Scale block_scale(const float* x) {
     __m256i top = _mm256_setzero_si256();
-    for (int i = 0; i < kVectors; ++i) {
+    for (int i = 0; i < 4; ++i) {
         const __m256i magnitude = _mm256_and_si256(load_bytes(x + kLanes * i), _mm256_set1_epi32(0x7FFFFFFF));
         top = _mm256_max_epu32(top, magnitude);
     }
@@ -70,36 +69,20 @@ void quantize_f32(const float* x, int64_t num_columns, int32_t token, const ActT
     for (int64_t k = 0; k < num_columns; ++k) out[k * tile->num_tokens] = x[k];
 }
 
-void quantize_q8_32(const float* x, int64_t num_columns, int32_t token, const ActTile* tile) {
+void quantize_q8(const float* x, int64_t num_columns, int32_t token, const ActTile* tile) {
     const int32_t num_tokens = tile->num_tokens;
     for (int64_t b = 0; b < num_columns / 32; ++b, x += 32) {
-        const Scale scale = block_scale<4>(x);
+        const Scale scale = block_scale(x);
         int8_t* q = tile->q + (8 * b * num_tokens + token) * 4;
-        int32_t sum = quantize_16(x, scale, num_tokens, q);
-        sum += quantize_16(x + 16, scale, num_tokens, q + 16 * num_tokens);
+        const int32_t low = quantize_16(x, scale, num_tokens, q);
+        const int32_t high = quantize_16(x + 16, scale, num_tokens, q + 16 * num_tokens);
         const int64_t i = b * num_tokens + token;
         tile->scale[i] = scale.scale;
-        tile->sum[i] = sum;
-        tile->scaled_sum[i] = scale.scale * static_cast<float>(sum);
-    }
-}
-
-void quantize_q8_256(const float* x, int64_t num_columns, int32_t token, const ActTile* tile) {
-    const int32_t num_tokens = tile->num_tokens;
-    for (int64_t b = 0; b < num_columns / 256; ++b, x += 256) {
-        const Scale scale = block_scale<32>(x);
-        tile->scale[b * num_tokens + token] = scale.scale;
-        int8_t* q = tile->q + (64 * b * num_tokens + token) * 4;
-        int16_t* sum16 = tile->sum16 + (8 * b * num_tokens + token) * 2;
-        int16_t* sum32 = tile->sum32 + (4 * b * num_tokens + token) * 2;
-        for (int j = 0; j < 8; ++j) {
-            int8_t* sub_block = q + 32 * num_tokens * j;
-            const int32_t low = quantize_16(x + 32 * j, scale, num_tokens, sub_block);
-            const int32_t high = quantize_16(x + 32 * j + 16, scale, num_tokens, sub_block + 16 * num_tokens);
-            sum16[2 * num_tokens * j] = static_cast<int16_t>(low);
-            sum16[2 * num_tokens * j + 1] = static_cast<int16_t>(high);
-            sum32[2 * num_tokens * (j / 2) + j % 2] = static_cast<int16_t>(low + high);
-        }
+        tile->sum[i] = low + high;
+        tile->scaled_sum[i] = scale.scale * static_cast<float>(low + high);
+        int32_t* zero = tile->zero16 + 2 * b * num_tokens + token;
+        zero[0] = -32 * low;
+        zero[num_tokens] = -32 * high;
     }
 }
 

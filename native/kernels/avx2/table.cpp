@@ -14,7 +14,7 @@ const KernelTable kAvx2Kernels = {
                matmul_q8_0, nullptr,    nullptr,     nullptr,     matmul_q4_k, matmul_q5_k, matmul_q6_k, nullptr,
                nullptr,     nullptr,    nullptr,     nullptr,     nullptr,     nullptr,     nullptr,     nullptr,
                nullptr,     nullptr,    nullptr,     nullptr,     nullptr,     nullptr,     matmul_bf16},
-    .quantize = {quantize_f32, quantize_q8_32, quantize_q8_256},
+    .quantize = {quantize_f32, quantize_q8},
     .rms_norm = rms_norm,
     .rope_adjacent = rope_adjacent,
     .rope_halves = rope_halves,

@@ -1,4 +1,4 @@
-// Activations into a tile: int8 with a scale per 32 or 256 columns and the sums the weight formats need (see ActTile).
+// Activations into a tile: int8 with a scale per 32 columns and the sums the weight formats need (see ActTile).
 #include "entries.h"
 #include "vec.h"
 
@@ -12,10 +12,9 @@ struct Scale {
 
 // The largest |x| decides. Bit patterns of non-negative floats order as integers with infinity and NaN on top, so no
 // NaN is lost on the way as it would be in a float maximum.
-template <int kVectors>
 inline Scale block_scale(const float* x) {
     __m512i top = _mm512_setzero_si512();
-    for (int i = 0; i < kVectors; ++i) {
+    for (int i = 0; i < 2; ++i) {
         const __m512i bits = _mm512_castps_si512(_mm512_loadu_ps(x + 16 * i));
         top = _mm512_max_epu32(top, _mm512_and_si512(bits, _mm512_set1_epi32(0x7FFFFFFF)));
     }
@@ -58,33 +57,18 @@ void quantize_f32(const float* x, int64_t num_columns, int32_t token, const ActT
     for (int64_t k = 0; k < num_columns; ++k) out[k * tile->num_tokens] = x[k];
 }
 
-void quantize_q8_32(const float* x, int64_t num_columns, int32_t token, const ActTile* tile) {
+void quantize_q8(const float* x, int64_t num_columns, int32_t token, const ActTile* tile) {
     const int32_t num_tokens = tile->num_tokens;
     for (int64_t b = 0; b < num_columns / 32; ++b, x += 32) {
-        const Scale scale = block_scale<2>(x);
+        const Scale scale = block_scale(x);
         const HalfSums sums = quantize_32(x, scale.inverse, num_tokens, tile->q + (8 * b * num_tokens + token) * 4);
-        const int32_t sum = sums.low + sums.high;
         const int64_t i = b * num_tokens + token;
         tile->scale[i] = scale.scale;
-        tile->sum[i] = sum;
-        tile->scaled_sum[i] = scale.scale * static_cast<float>(sum);
-    }
-}
-
-void quantize_q8_256(const float* x, int64_t num_columns, int32_t token, const ActTile* tile) {
-    const int32_t num_tokens = tile->num_tokens;
-    for (int64_t b = 0; b < num_columns / 256; ++b, x += 256) {
-        const Scale scale = block_scale<16>(x);
-        tile->scale[b * num_tokens + token] = scale.scale;
-        int8_t* q = tile->q + (64 * b * num_tokens + token) * 4;
-        int16_t* sum16 = tile->sum16 + (8 * b * num_tokens + token) * 2;
-        int16_t* sum32 = tile->sum32 + (4 * b * num_tokens + token) * 2;
-        for (int j = 0; j < 8; ++j) {
-            const HalfSums sums = quantize_32(x + 32 * j, scale.inverse, num_tokens, q + 32 * num_tokens * j);
-            sum16[2 * num_tokens * j] = static_cast<int16_t>(sums.low);
-            sum16[2 * num_tokens * j + 1] = static_cast<int16_t>(sums.high);
-            sum32[2 * num_tokens * (j / 2) + j % 2] = static_cast<int16_t>(sums.low + sums.high);
-        }
+        tile->sum[i] = sums.low + sums.high;
+        tile->scaled_sum[i] = scale.scale * static_cast<float>(sums.low + sums.high);
+        int32_t* zero = tile->zero16 + 2 * b * num_tokens + token;
+        zero[0] = -32 * sums.low;
+        zero[num_tokens] = -32 * sums.high;
     }
 }
 

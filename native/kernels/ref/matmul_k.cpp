@@ -28,23 +28,17 @@ void matmul_with_mins(const void* bytes, int64_t num_columns, const ActTile* til
     const int num_tokens = tile->num_tokens;
     for (int t = 0; t < num_tokens; ++t) {
         float acc[kPanelRows] = {};
-        for (int64_t b = 0; b < num_columns / 256; ++b) {
-            float a[kPanelRows] = {};
-            int32_t min_sum[kPanelRows] = {};
-            for (int j = 0; j < 8; ++j) {
-                int32_t s[2][kPanelRows];
-                dot_halves(panel[b], j, tile->q + b * 256 * num_tokens, num_tokens, t, s);
-                const int32_t sum32 = tile->sum32[((b * 4 + j / 2) * num_tokens + t) * 2 + j % 2];
-                for (int r = 0; r < kPanelRows; ++r) {
-                    const float scale = static_cast<float>(scale_of(panel[b], j, r));
-                    a[r] = std::fma(static_cast<float>(s[0][r] + s[1][r]), scale, a[r]);
-                    min_sum[r] += min_of(panel[b], j, r) * sum32;
-                }
-            }
+        for (int64_t i = 0; i < num_columns / 32; ++i) {
+            const Panel& block = panel[i / 8];
+            const int j = static_cast<int>(i % 8);
+            int32_t s[2][kPanelRows];
+            dot_halves(block, j, tile->q + i / 8 * 256 * num_tokens, num_tokens, t, s);
             for (int r = 0; r < kPanelRows; ++r) {
-                a[r] = a[r] * float_of_f16(panel[b].d[r]);
-                a[r] = std::fma(static_cast<float>(min_sum[r]), -float_of_f16(panel[b].dmin[r]), a[r]);
-                acc[r] = std::fma(a[r], tile->scale[b * num_tokens + t], acc[r]);
+                const float scale = float_of_f16(block.d[r]) * static_cast<float>(scale_of(block, j, r));
+                const float min = float_of_f16(block.dmin[r]) * static_cast<float>(min_of(block, j, r));
+                const float scaled = static_cast<float>(s[0][r] + s[1][r]) * scale;
+                acc[r] = std::fma(scaled, tile->scale[i * num_tokens + t], acc[r]);
+                acc[r] = std::fma(-min, tile->scaled_sum[i * num_tokens + t], acc[r]);
             }
         }
         for (int r = 0; r < kPanelRows; ++r) out[t * kPanelRows + r] = acc[r];
@@ -66,25 +60,18 @@ void matmul_q6_k(const void* bytes, int64_t num_columns, const ActTile* tile, fl
     const int num_tokens = tile->num_tokens;
     for (int t = 0; t < num_tokens; ++t) {
         float acc[kPanelRows] = {};
-        for (int64_t b = 0; b < num_columns / 256; ++b) {
-            float a[kPanelRows] = {};
-            int32_t zero_sum[kPanelRows] = {};
-            for (int j = 0; j < 8; ++j) {
-                int32_t s[2][kPanelRows];
-                dot_halves(panel[b], j, tile->q + b * 256 * num_tokens, num_tokens, t, s);
-                for (int v = 0; v < 2; ++v) {
-                    const int32_t sum16 = tile->sum16[((b * 8 + j) * num_tokens + t) * 2 + v];
-                    for (int r = 0; r < kPanelRows; ++r) {
-                        const int32_t scale = panel[b].s[j][r][v];
-                        a[r] = std::fma(static_cast<float>(s[v][r]), static_cast<float>(scale), a[r]);
-                        zero_sum[r] += scale * sum16;
-                    }
-                }
-            }
+        for (int64_t i = 0; i < num_columns / 32; ++i) {
+            const PanelQ6_K& block = panel[i / 8];
+            const int j = static_cast<int>(i % 8);
+            int32_t s[2][kPanelRows];
+            dot_halves(block, j, tile->q + i / 8 * 256 * num_tokens, num_tokens, t, s);
+            const int32_t* zero = tile->zero16 + 2 * i * num_tokens + t;
             for (int r = 0; r < kPanelRows; ++r) {
-                a[r] = std::fma(static_cast<float>(zero_sum[r]), -32.0f, a[r]);
-                a[r] = a[r] * float_of_f16(panel[b].d[r]);
-                acc[r] = std::fma(a[r], tile->scale[b * num_tokens + t], acc[r]);
+                const float d = float_of_f16(block.d[r]);
+                float g = static_cast<float>(s[0][r] + zero[0]) * (d * static_cast<float>(block.s[j][r][0]));
+                g = std::fma(static_cast<float>(s[1][r] + zero[num_tokens]), d * static_cast<float>(block.s[j][r][1]),
+                             g);
+                acc[r] = std::fma(g, tile->scale[i * num_tokens + t], acc[r]);
             }
         }
         for (int r = 0; r < kPanelRows; ++r) out[t * kPanelRows + r] = acc[r];

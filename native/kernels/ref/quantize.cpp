@@ -44,35 +44,22 @@ void quantize_f32(const float* x, int64_t num_columns, int32_t token, const ActT
     for (int64_t k = 0; k < num_columns; ++k) tile->x[k * tile->num_tokens + token] = x[k];
 }
 
-void quantize_q8_32(const float* x, int64_t num_columns, int32_t token, const ActTile* tile) {
+void quantize_q8(const float* x, int64_t num_columns, int32_t token, const ActTile* tile) {
     const int32_t num_tokens = tile->num_tokens;
     for (int64_t b = 0; b < num_columns / 32; ++b) {
         const Scales scales = scales_of(x + 32 * b, 32);
-        int8_t* q = tile->q + b * 32 * num_tokens + 4 * token;
-        const int32_t sum = quantize_columns(x + 32 * b, 32, scales.inverse, num_tokens, q);
+        int32_t sum = 0;
+        for (int64_t v = 0; v < 2; ++v) {
+            const int64_t first = 32 * b + 16 * v;
+            int8_t* q = tile->q + first * num_tokens + 4 * token;
+            const int32_t sum16 = quantize_columns(x + first, 16, scales.inverse, num_tokens, q);
+            tile->zero16[(2 * b + v) * num_tokens + token] = -32 * sum16;
+            sum += sum16;
+        }
         const int64_t at = b * num_tokens + token;
         tile->scale[at] = scales.scale;
         tile->sum[at] = sum;
         tile->scaled_sum[at] = scales.scale * static_cast<float>(sum);
-    }
-}
-
-void quantize_q8_256(const float* x, int64_t num_columns, int32_t token, const ActTile* tile) {
-    const int32_t num_tokens = tile->num_tokens;
-    for (int64_t b = 0; b < num_columns / 256; ++b) {
-        const Scales scales = scales_of(x + 256 * b, 256);
-        tile->scale[b * num_tokens + token] = scales.scale;
-        for (int j = 0; j < 8; ++j) {
-            int32_t sum[2];
-            for (int v = 0; v < 2; ++v) {
-                const int64_t first = 256 * b + 32 * j + 16 * v;
-                int8_t* q = tile->q + first * num_tokens + 4 * token;
-                sum[v] = quantize_columns(x + first, 16, scales.inverse, num_tokens, q);
-                tile->sum16[((b * 8 + j) * num_tokens + token) * 2 + v] = static_cast<int16_t>(sum[v]);
-            }
-            const int16_t sum32 = static_cast<int16_t>(sum[0] + sum[1]);
-            tile->sum32[((b * 4 + j / 2) * num_tokens + token) * 2 + j % 2] = sum32;
-        }
     }
 }
 

@@ -20,8 +20,7 @@ constexpr KernelTable make_table() {
     table.matmul[kQ5_K] = ref::matmul_q5_k;
     table.matmul[kQ6_K] = ref::matmul_q6_k;
     table.quantize[kActF32] = ref::quantize_f32;
-    table.quantize[kActQ8_32] = ref::quantize_q8_32;
-    table.quantize[kActQ8_256] = ref::quantize_q8_256;
+    table.quantize[kActQ8] = ref::quantize_q8;
     table.rms_norm = ref::rms_norm;
     table.rope_adjacent = ref::rope_adjacent;
     table.rope_halves = ref::rope_halves;
