@@ -96,8 +96,7 @@ struct Tile {
         tile.scale = reinterpret_cast<float*>(take(1));
         tile.sum = reinterpret_cast<int32_t*>(take(1));
         tile.scaled_sum = reinterpret_cast<float*>(take(1));
-        tile.sum32 = reinterpret_cast<int16_t*>(take(1));
-        tile.sum16 = reinterpret_cast<int16_t*>(take(1));
+        tile.zero16 = reinterpret_cast<int32_t*>(take(1));
         std::vector<float> x(kColumns);
         for (int64_t i = 0; i < kColumns; ++i) x[i] = static_cast<float>(i % 37 - 18);
         for (int t = 0; t < num_tokens; ++t) kernels.quantize[format](x.data(), kColumns, t, &tile);
