@@ -1,4 +1,3 @@
-import errno
 import hashlib
 import shutil
 from collections.abc import Iterator
@@ -9,7 +8,6 @@ import pytest
 from local_server import FileAnswer, LocalServer, in_turn, local_server, status_answer, text_answer
 from treadle.errors import CapacityError, DownloadError
 from treadle.models.sources import http
-from treadle.models.sources.files import disk_error
 from treadle.models.sources.http import RemoteFile, fetch_file
 
 CONTENT = b"GGUF" + bytes(range(256)) * 2000
@@ -102,6 +100,15 @@ def test_a_known_checksum_makes_it_safe_to_resume_without_a_validator(server: Lo
     assert ranges(server) == [None, "bytes=100000-"]
 
 
+def test_a_known_checksum_lets_another_address_go_on(server: LocalServer, tmp_path: Path) -> None:
+    server.routes["/mirror.gguf"] = in_turn(FileAnswer(CONTENT, etag='"a"', cut=100_000), status_answer(404))
+    with pytest.raises(DownloadError):
+        fetch_file(RemoteFile(f"{server.url}/mirror.gguf", "m.gguf", sha256=SHA256), tmp_path, silent)
+    server.routes["/m.gguf"] = FileAnswer(CONTENT, etag='"b"')
+    assert fetch(server, tmp_path, sha256=SHA256).read_bytes() == CONTENT
+    assert ranges(server) == ["bytes=100000-"]
+
+
 def test_a_file_that_changed_between_two_runs_is_fetched_anew(server: LocalServer, tmp_path: Path) -> None:
     old = FileAnswer(b"GGUF" + bytes(300_000), etag='"old"', cut=100_000)
     server.routes["/m.gguf"] = in_turn(old, status_answer(404))
@@ -128,6 +135,16 @@ def test_a_range_that_begins_elsewhere_is_refused(server: LocalServer, tmp_path:
         status_answer(206, Content_Range=f"bytes 5-9/{len(CONTENT)}", ETag='"one"'),
         FileAnswer(CONTENT),
     )
+    assert fetch(server, tmp_path).read_bytes() == CONTENT
+    assert ranges(server) == [None, "bytes=100000-", None]
+
+
+def test_a_rest_of_another_version_is_refused_even_if_the_server_ignores_the_condition(
+    server: LocalServer, tmp_path: Path
+) -> None:
+    size = len(CONTENT)
+    other = status_answer(206, Content_Range=f"bytes 100000-{size - 1}/{size}", ETag='"two"')
+    server.routes["/m.gguf"] = in_turn(FileAnswer(CONTENT, cut=100_000), other, FileAnswer(CONTENT))
     assert fetch(server, tmp_path).read_bytes() == CONTENT
     assert ranges(server) == [None, "bytes=100000-", None]
 
@@ -257,10 +274,3 @@ def test_a_disk_without_room_is_found_before_the_body(
     with pytest.raises(CapacityError, match=r"m\.gguf: not enough disk .* 512\.0 kB needed .* 1\.0 kB free"):
         fetch(server, tmp_path)
     assert names(tmp_path) == []
-
-
-def test_a_full_disk_is_told_apart_from_other_faults_of_the_folder(tmp_path: Path) -> None:
-    full = disk_error(OSError(errno.ENOSPC, "No space left on device"), tmp_path / "m.gguf.partial")
-    denied = disk_error(OSError(errno.EACCES, "Permission denied"), tmp_path / "m.gguf.partial")
-    assert isinstance(full, CapacityError) and "is full" in str(full)
-    assert isinstance(denied, DownloadError) and "Permission denied" in str(denied)

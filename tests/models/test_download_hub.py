@@ -146,8 +146,15 @@ def test_what_is_stored_is_used_without_asking_the_hub(hub: FakeHub, store: Mode
     hub.server.requests.clear()
     for reference in (f"hf:{REPO}", f"hf:{REPO.lower()}:q4_k_m", f"hf:{REPO}:Q4_K_M"):
         assert resolve_model(reference, store=store) == path
-        assert pull_model(reference, store=store).path == path
     assert hub.server.requests == []
+
+
+def test_of_several_stored_quantisations_the_default_is_meant(hub: FakeHub, store: ModelStore) -> None:
+    hub.add(*USUAL)
+    pull_model(f"hf:{REPO}:Q8_0", store=store)
+    assert resolve_model(f"hf:{REPO}", store=store).name == "Tiny-Q8_0.gguf"
+    pull_model(f"hf:{REPO}", store=store)
+    assert resolve_model(f"hf:{REPO}", store=store).name == "Tiny-Q4_K_M.gguf"
 
 
 def test_all_shards_arrive_and_the_first_is_the_model(hub: FakeHub, store: ModelStore) -> None:

@@ -1,18 +1,11 @@
 import json
-import os
-import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from local_server import FileAnswer, LocalServer, in_turn, local_server, status_answer
-from treadle.errors import CapacityError, DownloadError, UsageError
-from treadle.models import catalog, download
-from treadle.models.catalog import CatalogEntry, UrlSource
+from treadle.errors import DownloadError, UsageError
 from treadle.models.download import PullEvent, pull_model
 from treadle.models.sources import http
 from treadle.models.store import ModelStore, is_path, resolve_model
@@ -138,7 +131,7 @@ def test_a_url_of_a_first_shard_brings_all(server: LocalServer, store: ModelStor
         ("/", "model.gguf"),
         ("/.hidden.gguf", "hidden.gguf"),
         ("/a%20b%00c.gguf", "a_b_c.gguf"),
-        ("/" + "x" * 300 + ".gguf", "x" * 100 + ".gguf"),
+        ("/" + "x" * 300 + ".gguf", "x" * 120 + ".gguf"),
     ],
 )
 def test_addresses_give_harmless_file_names(server: LocalServer, store: ModelStore, path: str, file: str) -> None:
@@ -240,111 +233,8 @@ def test_an_interrupted_download_is_listed_and_can_be_discarded(server: LocalSer
     assert store.unfinished() == ()
 
 
-@pytest.fixture
-def two_sources(server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> CatalogEntry:
-    sources = (UrlSource(f"{server.url}/gone.gguf"), UrlSource(f"{server.url}/tiny.gguf"))
-    entry = CatalogEntry("pair:1m", "Pair", 1_000_000, "MIT", "llama", sources)
-    monkeypatch.setattr(catalog, "load_catalog", lambda: {entry.name: entry})
-    return entry
-
-
-def test_the_next_source_serves_when_one_fails(two_sources: CatalogEntry, store: ModelStore) -> None:
-    events: list[PullEvent] = []
-    model = pull_model("Pair:1M", store=store, progress=events.append)
-    assert (model.name, model.licence, model.source) == ("pair:1m", "MIT", str(two_sources.sources[1]))
-    [fallback] = [event for event in events if event.phase == "fallback"]
-    assert "gone.gguf: the server answered 404" in fallback.reason
-    assert fallback.reason.endswith(f"next source: {two_sources.sources[1]}")
-
-
-def test_when_every_source_fails_every_reason_is_given(
-    two_sources: CatalogEntry, server: LocalServer, store: ModelStore
-) -> None:
-    server.routes["/tiny.gguf"] = status_answer(403)
-    with pytest.raises(DownloadError, match=r"(?s)pair:1m: every source failed:\n.*gone.*404.*\n.*tiny.*403"):
-        pull_model("pair:1m", store=store)
-
-
-PULL = """
-import sys
-from pathlib import Path
-from treadle.models.download import pull_model
-from treadle.models.store import ModelStore
-
-def show(event):
-    print(event.phase, event.done_bytes, flush=True)
-
-print(pull_model(sys.argv[1], store=ModelStore(Path(sys.argv[2])), progress=show).path, flush=True)
-"""
-
-
-def start_pull(url: str, store: ModelStore) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", PULL, url, str(store.home)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "NO_PROXY": "127.0.0.1"},
-    )
-
-
-def read_until(process: subprocess.Popen[str], wanted: str) -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith(wanted):
-            return
-    pytest.fail(f"{wanted!r} never came: {process.communicate()[1]}")
-
-
-def test_of_two_pulls_at_once_the_second_waits_and_finds_the_model_there(
-    server: LocalServer, store: ModelStore
-) -> None:
-    begun, go_on = threading.Event(), threading.Event()
-    server.routes["/tiny.gguf"] = FileAnswer(CONTENT, halfway=lambda: (begun.set(), go_on.wait(60)))
-    url = f"{server.url}/tiny.gguf"
-    first = start_pull(url, store)
-    assert begun.wait(60)
-    second = start_pull(url, store)
-    read_until(second, "wait")
-    with pytest.raises(UsageError, match="tiny is being pulled by another process"):
-        store.remove("tiny")
-    go_on.set()
-    for process in (first, second):
-        output, errors = process.communicate(timeout=60)
-        assert process.returncode == 0, errors
-        assert Path(output.splitlines()[-1]).read_bytes() == CONTENT
-    assert len(server.requests) == 1
-
-
-def test_ctrl_c_leaves_a_partial_from_which_the_next_pull_resumes(server: LocalServer, store: ModelStore) -> None:
-    go_on = threading.Event()
-    server.routes["/tiny.gguf"] = in_turn(FileAnswer(CONTENT, halfway=lambda: go_on.wait(60)), FileAnswer(CONTENT))
-    url = f"{server.url}/tiny.gguf"
-    half = len(CONTENT) // 2
-    process = start_pull(url, store)
-    read_until(process, f"download {half}")
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    go_on.set()
-    assert process.returncode != 0
-    assert store.list() == []
-    assert pull_model(url, store=store).path.read_bytes() == CONTENT
-    assert server.headers_of("/tiny.gguf")[1]["range"] == f"bytes={half}-"
-
-
 def test_the_manifest_is_what_other_programs_may_read(server: LocalServer, store: ModelStore) -> None:
     model = pull_model(f"{server.url}/tiny.gguf", store=store)
     facts = json.loads((model.folder / "model.json").read_text())
     assert facts["version"] == 1
     assert facts["files"] == [{"name": "tiny.gguf", "bytes": len(CONTENT), "sha256": model.files[0].sha256}]
-
-
-def test_a_source_that_runs_out_of_disk_does_not_go_on_to_the_next(
-    two_sources: CatalogEntry, server: LocalServer, store: ModelStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise CapacityError("the disk is full")
-
-    monkeypatch.setattr(download, "_fetch", full)
-    with pytest.raises(CapacityError):
-        pull_model("pair:1m", store=store)

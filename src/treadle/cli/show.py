@@ -89,7 +89,7 @@ def _text(metadata: Mapping[str, Any], key: str) -> str | None:
 
 def _rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     mix = facts["quantisation"]
-    parts = [f"{name} {value['tensors']} tensors {format_bytes(value['bytes'])}" for name, value in mix.items()]
+    parts = [f"{name} {format_bytes(value['bytes'])} ({value['tensors']} tensors)" for name, value in mix.items()]
     heads = f"{facts['num_heads']} heads, {facts['num_kv_heads']} KV heads of {facts['head_dim']}"
     rows = [
         ("name", facts["name"] or "not given"),

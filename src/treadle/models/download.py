@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from treadle.errors import DownloadError, UsageError
 from treadle.models.catalog import HubSource, PackageSource, Source, UrlSource, find_entry, unknown_model
 from treadle.models.manifest import StoredFile, StoredModel
-from treadle.models.sources.files import FetchedFile, Phase, Report, hash_file, require_gguf
+from treadle.models.sources.files import FetchedFile, Phase, Report, disk_error, hash_file, require_gguf, safe_file_name
 from treadle.models.sources.http import RemoteFile, fetch_file
 from treadle.models.sources.hub import fetch_hub, parse_hub_reference, select_files
 from treadle.models.sources.packages import fetch_packages
@@ -26,7 +26,6 @@ __all__ = ["Progress", "PullEvent", "pull_model"]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,99}")
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.IGNORECASE)
 _MAX_SHARDS = 999
-_MAX_STEM_CHARS = 100
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def pull_model(
         _check_name(name)
     if is_path(reference):
         return _link(Path(reference).expanduser(), name, store, notify)
-    stored = find_stored(reference, store) if name is None else None
+    stored = _stored_before(reference, store) if name is None else None
     if stored is not None:
         problem = stored.problem()
         if problem is None:
@@ -82,12 +81,20 @@ def pull_model(
     if Path(reference).is_file() and find_entry(reference) is None:
         return _link(Path(reference), name, store, notify)
     plan = _plan(reference, name)
-    with store.lock(plan.name, on_wait=lambda: notify(PullEvent("wait", plan.name))):
-        stored = store.get(plan.name)
-        if stored is not None and stored.problem() is None:
-            _require_same_source(stored, plan)
-            return stored
-        return _fetch_first_that_works(plan, store, notify)
+    try:
+        with store.lock(plan.name, on_wait=lambda: notify(PullEvent("wait", plan.name))):
+            stored = store.get(plan.name)
+            if stored is not None and stored.problem() is None:
+                _require_same_source(stored, plan)
+                return stored
+            return _fetch_first_that_works(plan, store, notify)
+    except OSError as error:
+        raise disk_error(error, store.home) from error
+
+
+def _stored_before(reference: str, store: ModelStore) -> StoredModel | None:
+    # A repository without a quantisation means what the hub prefers, which what is stored by chance does not tell.
+    return store.get(reference) if reference.startswith("hf:") else find_stored(reference, store)
 
 
 def _ignore(event: PullEvent) -> None:
@@ -171,10 +178,7 @@ def _fetch_url(source: UrlSource, folder: Path, report: Report) -> list[FetchedF
 
 
 def _file_of_url(url: str) -> str:
-    name = PurePosixPath(unquote(urlsplit(url).path)).name
-    clean = re.sub(r"[^A-Za-z0-9._+-]", "_", name).lstrip(".")
-    stem = clean[: -len(".gguf")] if clean.lower().endswith(".gguf") else clean
-    return (stem or "model")[:_MAX_STEM_CHARS] + ".gguf"
+    return safe_file_name(PurePosixPath(unquote(urlsplit(url).path)).name)
 
 
 def _name_of_file(file: str) -> str:

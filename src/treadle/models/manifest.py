@@ -9,7 +9,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-__all__ = ["StoredFile", "StoredModel", "read_manifest", "write_manifest"]
+__all__ = ["StoredFile", "StoredModel", "delete_other_files", "read_manifest", "write_manifest"]
 
 _FILE_NAME = "model.json"
 _VERSION = 1
@@ -69,6 +69,14 @@ def write_manifest(model: StoredModel, folder: Path) -> None:
     new = folder / (_FILE_NAME + ".new")
     new.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     new.replace(folder / _FILE_NAME)
+
+
+def delete_other_files(model: StoredModel, folder: Path) -> None:
+    """Delete what fetching left in the folder beside the note and the files it names."""
+    kept = {_FILE_NAME, *(file.name for file in model.files)}
+    for path in folder.iterdir():
+        if path.name not in kept:
+            path.unlink()
 
 
 def read_manifest(folder: Path) -> StoredModel | None:

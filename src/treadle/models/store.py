@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 from treadle.config import Settings
 from treadle.errors import UsageError
 from treadle.models.catalog import find_entry, unknown_model
-from treadle.models.manifest import StoredModel, read_manifest, write_manifest
+from treadle.models.manifest import StoredModel, delete_other_files, read_manifest, write_manifest
 
 if TYPE_CHECKING:
     from treadle.models.download import Progress
@@ -87,15 +87,13 @@ class ModelStore:
     def commit(self, model: StoredModel) -> StoredModel:
         """Move a complete staging folder into place under the model's name, in the stead of what was there."""
         target = self._folder(model.name)
-        kept = {file.name for file in model.files}
-        for extra in [path for path in model.folder.iterdir() if path.name not in kept]:
-            extra.unlink()
         write_manifest(model, model.folder)
         self._models.mkdir(parents=True, exist_ok=True)
         if target.exists():
             shutil.rmtree(target)
         model.folder.rename(target)
         self.discard_unfinished(model.name)
+        delete_other_files(model, target)
         return replace(model, folder=target)
 
     def link(self, model: StoredModel) -> StoredModel:
@@ -206,9 +204,11 @@ def find_stored(reference: str, store: ModelStore) -> StoredModel | None:
         return store.find_source(reference)
     stored = store.get(reference)
     if stored is None and reference.startswith("hf:"):
-        # Without a quantisation any stored one of the repository will do if it is the only one.
+        # Without a quantisation the default one, or else the only one of the repository, will do.
         prefix = reference.lower() + ":"
         found = [model for model in store.list() if model.name.lower().startswith(prefix)]
+        usual = [model for model in found if model.name.lower() == prefix + "q4_k_m"]
+        found = usual or found
         return found[0] if len(found) == 1 else None
     return stored
 

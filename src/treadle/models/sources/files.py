@@ -8,13 +8,14 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from treadle.errors import CapacityError, DownloadError
+from treadle.errors import CapacityError, DownloadError, UsageError
 
 __all__ = [
     "FetchedFile",
@@ -27,6 +28,7 @@ __all__ = [
     "partial_path",
     "require_free_disk",
     "require_gguf",
+    "safe_file_name",
 ]
 
 Phase = Literal["download", "verify"]
@@ -36,6 +38,7 @@ Report = Callable[[Phase, str, int, "int | None"], None]
 CHUNK_BYTES = 1 << 20
 # A disk filled to the last byte takes other programs down with it.
 RESERVE_BYTES = 64 << 20
+_MAX_STEM_CHARS = 120
 
 
 @dataclass(frozen=True)
@@ -73,14 +76,23 @@ def require_free_disk(folder: Path, needed_bytes: int, what: str) -> None:
         )
 
 
-def disk_error(error: OSError, path: Path) -> CapacityError | DownloadError:
-    """Translate a failed write: a full disk is a matter of capacity, anything else of the folder."""
+def disk_error(error: OSError, folder: Path) -> CapacityError | UsageError:
+    """Translate a failure of the file system: a full disk is a matter of capacity, anything else of the folder."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return CapacityError(
-            f"{path.name}: the disk or quota of {path.parent} is full",
-            hint="free some space and repeat the command: it resumes",
+            f"the disk or quota of {folder} is full", hint="free some space and repeat the command: it resumes"
         )
-    return DownloadError(f"{path}: cannot be written: {error.strerror or error}")
+    return UsageError(
+        f"{error.filename or folder}: {error.strerror or error}",
+        hint="TREADLE_HOME puts the store in a folder of your choice",
+    )
+
+
+def safe_file_name(name: str) -> str:
+    """Turn what a server calls a file into a name of ordinary characters that ends in .gguf."""
+    clean = re.sub(r"[^A-Za-z0-9._+-]", "_", name).lstrip(".")
+    stem = clean[: -len(".gguf")] if clean.lower().endswith(".gguf") else clean
+    return (stem or "model")[:_MAX_STEM_CHARS] + ".gguf"
 
 
 def hash_file(path: Path, report: Report) -> str:

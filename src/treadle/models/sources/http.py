@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
+from typing import NoReturn
 
 import httpx
 
@@ -20,7 +21,6 @@ from treadle.errors import DownloadError
 from treadle.models.sources.files import (
     FetchedFile,
     Report,
-    disk_error,
     finish_file,
     format_bytes,
     hash_file,
@@ -134,14 +134,15 @@ class _Transfer:
         expected = self.remote.bytes or (origin.total_bytes if origin else None)
         if have and have == expected:
             return
+        validator = origin.validator if origin and self.remote.sha256 is None else None
         headers = {**self.remote.headers, "Accept-Encoding": "identity"}
-        if origin and have:
+        if have:
             headers["Range"] = f"bytes={have}-"
-            if origin.validator:
-                headers["If-Range"] = origin.validator
+            if validator is not None:
+                headers["If-Range"] = validator
         try:
             with client.stream("GET", self.remote.url, headers=headers) as response:
-                self._receive(response, have)
+                self._receive(response, have, validator)
         except (httpx.UnsupportedProtocol, httpx.InvalidURL):
             raise
         except httpx.TransportError as error:
@@ -159,8 +160,9 @@ class _Transfer:
         origin = self._read_origin()
         if origin is None:
             return None
-        if self.remote.sha256 is not None and origin.sha256 == self.remote.sha256:
-            return origin
+        if self.remote.sha256 is not None:
+            # The checksum decides in the end, so the same file may go on from another address or mirror.
+            return origin if origin.sha256 == self.remote.sha256 else None
         return origin if origin.url == self.remote.url and origin.validator is not None else None
 
     def _give_up_on_certificate(self, error: httpx.TransportError) -> None:
@@ -170,23 +172,30 @@ class _Transfer:
                 hint="behind a proxy that inspects traffic, point SSL_CERT_FILE at its certificate",
             ) from error
 
-    def _receive(self, response: httpx.Response, have: int) -> None:
+    def _receive(self, response: httpx.Response, have: int, validator: str | None) -> None:
         self._check_route(response)
         if response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE and have:
-            self.partial.unlink(missing_ok=True)
-            raise _TryAgainError(f"the server no longer has the rest after {have} bytes")
+            self._start_over(f"the server no longer has the rest after {have} bytes")
         self._check_status(response)
         resumed = response.status_code == httpx.codes.PARTIAL_CONTENT
         start, total = _content_range(response) if resumed else (0, _content_length(response))
-        if start != (have if resumed else 0):
-            self.partial.unlink(missing_ok=True)
-            raise _TryAgainError(f"the server sent a range from byte {start}, asked was {have}")
+        if resumed and start != have:
+            self._start_over(f"the server sent a range from byte {start}, asked was {have}")
+        if resumed and validator is not None and _validator(response) not in (None, validator):
+            self._start_over("the file changed while it was fetched")
         if total is not None and self.remote.bytes is not None and total != self.remote.bytes:
             raise DownloadError(f"{self.remote.url}: expected {self.remote.bytes} bytes, the server offers {total}")
+        if not resumed:
+            self.partial.unlink(missing_ok=True)
         require_free_disk(self.partial.parent, (total or 0) - start, self.target.name)
         if not resumed:
-            self._start_over(response, total)
+            origin = _Origin(self.remote.url, _validator(response), self.remote.sha256, total)
+            self.origin_path.write_text(json.dumps(asdict(origin)), encoding="utf-8")
         self._write(response, start, total)
+
+    def _start_over(self, reason: str) -> NoReturn:
+        self.partial.unlink(missing_ok=True)
+        raise _TryAgainError(reason)
 
     def _check_route(self, response: httpx.Response) -> None:
         hops = [hop.url for hop in response.history] + [response.url]
@@ -207,34 +216,26 @@ class _Transfer:
         hint = self.remote.denied_hint if response.status_code in (401, 403) else "check the address"
         raise DownloadError(f"{self.remote.url}: the server answered {status}", hint=hint)
 
-    def _start_over(self, response: httpx.Response, total: int | None) -> None:
-        etag = response.headers.get("etag")
-        # A weak tag does not promise equal bytes, which is what joining two halves needs.
-        strong = etag if etag and not etag.startswith("W/") else None
-        validator = strong or response.headers.get("last-modified")
-        origin = _Origin(self.remote.url, validator, self.remote.sha256, total)
-        try:
-            self.partial.unlink(missing_ok=True)
-            self.origin_path.write_text(json.dumps(asdict(origin)), encoding="utf-8")
-        except OSError as error:
-            raise disk_error(error, self.partial) from error
-
     def _write(self, response: httpx.Response, start: int, total: int | None) -> None:
         done, next_check = start, start + _DISK_CHECK_BYTES
         self._report("download", self.target.name, done, total)
-        try:
-            with self.partial.open("ab") as stream:
-                for chunk in response.iter_raw():
-                    stream.write(chunk)
-                    done += len(chunk)
-                    self._report("download", self.target.name, done, total)
-                    if total is None and done >= next_check:
-                        require_free_disk(self.partial.parent, _DISK_CHECK_BYTES, self.target.name)
-                        next_check += _DISK_CHECK_BYTES
-        except OSError as error:
-            raise disk_error(error, self.partial) from error
+        with self.partial.open("ab") as stream:
+            for chunk in response.iter_raw():
+                stream.write(chunk)
+                done += len(chunk)
+                self._report("download", self.target.name, done, total)
+                if total is None and done >= next_check:
+                    require_free_disk(self.partial.parent, _DISK_CHECK_BYTES, self.target.name)
+                    next_check += _DISK_CHECK_BYTES
         if total is not None and done != total:
             raise _TryAgainError(f"the transfer ended at byte {done} of {total}")
+
+
+def _validator(response: httpx.Response) -> str | None:
+    etag: str = response.headers.get("etag", "")
+    modified: str = response.headers.get("last-modified", "")
+    # A weak tag does not promise equal bytes, which is what joining two halves needs.
+    return (etag if not etag.startswith("W/") else "") or modified or None
 
 
 def _content_length(response: httpx.Response) -> int | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from treadle.errors import DownloadError
 from treadle.models.catalog import HubSource
-from treadle.models.sources.files import FetchedFile, Report, require_free_disk
+from treadle.models.sources.files import FetchedFile, Report, require_free_disk, safe_file_name
 from treadle.models.sources.http import RemoteFile, fetch_file
 
 __all__ = ["HubSelection", "fetch_hub", "parse_hub_reference", "select_files"]
@@ -193,7 +193,7 @@ def _remote_file(source: HubSource, info: Any, item: Any, *, alone: bool) -> Rem
     return RemoteFile(
         # A commit instead of a branch keeps shards, and the halves of an interrupted download, of one version.
         url=hf_hub_url(source.repo, item.rfilename, revision=info.sha),
-        name=PurePosixPath(item.rfilename).name,
+        name=safe_file_name(PurePosixPath(item.rfilename).name),
         bytes=item.size,
         sha256=(source.sha256 if alone else None) or lfs.get("sha256"),
         headers={"Authorization": f"Bearer {token}"} if token else {},

