@@ -75,9 +75,9 @@ class PromptGuard:
             for key, value in message.items()
         }
 
-    def protect_tools(self, tools: Any) -> Any:
-        """Tool definitions made safe."""
-        return self._protect(tools, self._control | _MARKS)
+    def protect_other(self, value: Any) -> Any:
+        """Tool definitions, or what else came with the messages, made safe."""
+        return self._protect(value, self._control | _MARKS)
 
     def _protect(self, value: Any, spellings: frozenset[str]) -> Any:
         if isinstance(value, str):

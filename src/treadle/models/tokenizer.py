@@ -39,7 +39,7 @@ class Tokenizer:
     """
 
     def __init__(self, vocabulary: Vocabulary, encoder: _Encoder, *, add_bos: bool, add_eos: bool) -> None:
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self._encoder = encoder
         self.add_bos = add_bos
         self._add_eos = add_eos
@@ -83,22 +83,22 @@ class Tokenizer:
     @property
     def vocab_size(self) -> int:
         """How many tokens there are."""
-        return len(self._vocabulary.tokens)
+        return len(self.vocabulary.tokens)
 
     @property
     def bos_id(self) -> int | None:
         """The token that begins a text, if the file names one."""
-        return self._vocabulary.special_ids.get("bos")
+        return self.vocabulary.special_ids.get("bos")
 
     @property
     def eos_id(self) -> int | None:
         """The token that ends a text, if the file names one."""
-        return self._vocabulary.special_ids.get("eos")
+        return self.vocabulary.special_ids.get("eos")
 
     @property
     def eog_ids(self) -> frozenset[int]:
         """Every token that ends an answer: end of text, of turn, of message."""
-        return self._vocabulary.end_ids
+        return self.vocabulary.end_ids
 
     def encode(self, text: str, *, add_bos: bool | None = None) -> list[int]:
         """Encode text in which nothing is a control token.
@@ -154,10 +154,10 @@ class Tokenizer:
         """
         if not 0 <= token_id < self.vocab_size:
             raise UsageError(f"token {token_id}: expected an id from 0 to {self.vocab_size - 1}")
-        if token_id in self._vocabulary.literal_ids:
-            return self._vocabulary.tokens[token_id].encode()
-        if token_id in self._vocabulary.byte_values:
-            return bytes([self._vocabulary.byte_values[token_id]])
+        if token_id in self.vocabulary.literal_ids:
+            return self.vocabulary.tokens[token_id].encode()
+        if token_id in self.vocabulary.byte_values:
+            return bytes([self.vocabulary.byte_values[token_id]])
         return self._encoder.text_bytes(token_id)
 
     def token_text(self, token_id: int) -> str:
@@ -165,10 +165,10 @@ class Tokenizer:
         return self.token_bytes(token_id).decode(errors="replace")
 
     def _visible_bytes(self, token_id: int) -> bytes:
-        return b"" if token_id in self._vocabulary.control_ids else self.token_bytes(token_id)
+        return b"" if token_id in self.vocabulary.control_ids else self.token_bytes(token_id)
 
     def _is_ordinary(self, token_id: int) -> bool:
-        return token_id not in self._vocabulary.literal_ids
+        return token_id not in self.vocabulary.literal_ids
 
     def _require_bos(self) -> int:
         if self.bos_id is None:
