@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from unittest.mock import patch
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
@@ -51,7 +53,9 @@ def local_server() -> Iterator[LocalServer]:
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
-        yield server
+        # A proxy that this machine needs for the world must not be asked for this server.
+        with patch.dict(os.environ, {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}):
+            yield server
     finally:
         http.shutdown()
         thread.join()

@@ -26,7 +26,6 @@ MAIN = [sys.executable, "-c", "from treadle.cli.main import main; main()"]
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TREADLE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr(console, "is_quiet", False)
     return tmp_path / "home"
 

@@ -75,7 +75,6 @@ def start_pull(url: str, store: ModelStore) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "NO_PROXY": "127.0.0.1"},
     )
 
 
