@@ -45,7 +45,7 @@ int64_t Runtime::Impl::panel_chunk(int64_t num_panels) const {
 }
 
 void Runtime::Impl::multiply_into_residual(int worker, const Matrix& matrix, const float* bias) {
-    multiply(worker, {&matrix}, input_.num_tokens,
+    multiply(worker, {&matrix}, num_rows_,
              [&](const Matrix&, int64_t row, int64_t num_rows, int64_t token, int64_t num_tokens, const float* out) {
                  for (int64_t t = 0; t < num_tokens; ++t) {
                      float* target = residual_ + (token + t) * matrix.rows + row;
@@ -149,7 +149,7 @@ void Runtime::Impl::rotate_and_store(int32_t layer) {
     });
 }
 
-void Runtime::Impl::attention_block(int worker, int32_t index) {
+void Runtime::Impl::project_and_store(int worker, int32_t index) {
     const LayerWeights& layer = model_->layers()[index];
     const ModelConfig& config = model_->config();
     quantise(worker, input_.num_tokens, config.hidden_size, {&layer.query, &layer.key, &layer.value},
@@ -171,18 +171,37 @@ void Runtime::Impl::attention_block(int worker, int32_t index) {
             }
         });
     rotate_and_store(index);
-    attention_.run(pool_, worker, index, query_, attended_);
-    quantise(worker, input_.num_tokens, config.query_size(), {&layer.attention_output},
-             [&](int64_t token) { return attended_ + token * config.query_size(); });
+}
+
+// After the last attention only the rows whose logits are wanted matter: moves them to the front.
+void Runtime::Impl::keep_logit_rows(int worker) {
+    const ModelConfig& config = model_->config();
+    if (worker == 0) {
+        for (int64_t i = 0; i < input_.num_logit_rows; ++i) {
+            const int64_t from = input_.logit_rows[i];
+            std::memmove(residual_ + i * config.hidden_size, residual_ + from * config.hidden_size,
+                         static_cast<size_t>(config.hidden_size) * sizeof(float));
+            std::memmove(attended_ + i * config.query_size(), attended_ + from * config.query_size(),
+                         static_cast<size_t>(config.query_size()) * sizeof(float));
+        }
+        num_rows_ = input_.num_logit_rows;
+    }
+    pool_.barrier();
+}
+
+void Runtime::Impl::attention_output(int worker, const LayerWeights& layer) {
+    const int64_t columns = model_->config().query_size();
+    quantise(worker, num_rows_, columns, {&layer.attention_output},
+             [&](int64_t row) { return attended_ + row * columns; });
     multiply_into_residual(worker, layer.attention_output, layer.attention_output_bias);
 }
 
 void Runtime::Impl::feed_forward_block(int worker, const LayerWeights& layer) {
     const int64_t columns = layer.gate.columns;
-    quantise(worker, input_.num_tokens, columns, {&layer.gate, &layer.up},
-             [&](int64_t token) { return normalised(worker, residual_ + token * columns, layer.feed_forward_norm); });
-    const TilePlan tiles(input_.num_tokens);
-    const Activations& inputs = activations(worker, input_.num_tokens);
+    quantise(worker, num_rows_, columns, {&layer.gate, &layer.up},
+             [&](int64_t row) { return normalised(worker, residual_ + row * columns, layer.feed_forward_norm); });
+    const TilePlan tiles(num_rows_);
+    const Activations& inputs = activations(worker, num_rows_);
     const KernelTable& kernels = model_->kernels();
     alignas(64) float gate[kMaxTile * kPanelRows];
     alignas(64) float up[kMaxTile * kPanelRows];
@@ -202,8 +221,8 @@ void Runtime::Impl::feed_forward_block(int worker, const LayerWeights& layer) {
             }
         }
     });
-    quantise(worker, input_.num_tokens, layer.gate.rows, {&layer.down},
-             [&](int64_t token) { return gated_ + token * layer.gate.rows; });
+    quantise(worker, num_rows_, layer.gate.rows, {&layer.down},
+             [&](int64_t row) { return gated_ + row * layer.gate.rows; });
     multiply_into_residual(worker, layer.down, nullptr);
 }
 
@@ -215,8 +234,7 @@ void Runtime::Impl::logits_and_samples(int worker) {
         const int64_t num_rows = std::min(max_logit_rows_, input_.num_logit_rows - first);
         float* logits = input_.logits ? input_.logits + first * config.vocab_size : logits_;
         quantise(worker, num_rows, config.hidden_size, {&output}, [&](int64_t row) {
-            const int64_t token = input_.logit_rows[first + row];
-            return normalised(worker, residual_ + token * config.hidden_size, model_->output_norm());
+            return normalised(worker, residual_ + (first + row) * config.hidden_size, model_->output_norm());
         });
         multiply(worker, {&output}, num_rows,
                  [&](const Matrix&, int64_t row, int64_t rows, int64_t token, int64_t num_tokens, const float* out) {
@@ -233,10 +251,16 @@ void Runtime::Impl::logits_and_samples(int worker) {
 }
 
 void Runtime::Impl::forward(int worker) {
+    const int32_t last = model_->config().num_layers - 1;
     embed();
-    for (int32_t layer = 0; layer < model_->config().num_layers; ++layer) {
-        attention_block(worker, layer);
-        feed_forward_block(worker, model_->layers()[layer]);
+    for (int32_t index = 0; index <= last; ++index) {
+        const LayerWeights& layer = model_->layers()[index];
+        project_and_store(worker, index);
+        if (index == last && input_.num_logit_rows == 0) return;  // the step only fills the KV blocks
+        attention_.run(pool_, worker, index, query_, attended_);
+        if (index == last) keep_logit_rows(worker);
+        attention_output(worker, layer);
+        feed_forward_block(worker, layer);
     }
     logits_and_samples(worker);
 }

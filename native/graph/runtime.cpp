@@ -97,7 +97,8 @@ void Runtime::Impl::check_sequences(const StepInput& input) const {
 
 void Runtime::Impl::check_logit_rows(const StepInput& input) const {
     for (int64_t i = 0; i < input.num_logit_rows; ++i) {
-        expect_in_range("logit_rows entry", i, input.logit_rows[i], 0, input.num_tokens - 1);
+        const int64_t lowest = i == 0 ? 0 : input.logit_rows[i - 1] + int64_t{1};  // ascending, each once
+        expect_in_range("logit_rows entry", i, input.logit_rows[i], lowest, input.num_tokens - 1);
         if (input.samplers[i]->vocab_size() != model_->config().vocab_size) {
             throw UsageError("step: the sampler of logit row " + std::to_string(i) + " is for " +
                              std::to_string(input.samplers[i]->vocab_size()) + " tokens, the model has " +
@@ -134,6 +135,7 @@ void Runtime::Impl::step(const StepInput& input, SampleResult* results) {
     const std::lock_guard<std::mutex> guard(step_mutex_);
     input_ = input;
     results_ = results;
+    num_rows_ = input.num_tokens;
     list_tokens();
     attention_.plan(input, pool_.num_threads());
     pool_.run([this](int worker) { forward(worker); });

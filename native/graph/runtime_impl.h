@@ -34,7 +34,9 @@ class Runtime::Impl {
     // The body, phase by phase. Each phase ends at a barrier.
     void forward(int worker);
     void embed();
-    void attention_block(int worker, int32_t layer);
+    void project_and_store(int worker, int32_t layer);
+    void keep_logit_rows(int worker);
+    void attention_output(int worker, const LayerWeights& layer);
     void feed_forward_block(int worker, const LayerWeights& layer);
     void logits_and_samples(int worker);
 
@@ -68,6 +70,7 @@ class Runtime::Impl {
     // Set by step() for the body.
     StepInput input_;
     SampleResult* results_ = nullptr;
+    int64_t num_rows_ = 0;  // rows of residual_ that still matter: all tokens, in the end the logit rows
     std::vector<int32_t> positions_, sequences_;  // of each token
 
     PageBuffer scratch_;

@@ -21,7 +21,7 @@ struct StepInput {
     const int32_t* block_tables =
         nullptr;  // [num_sequences][table_width] block ids; entries past the need are not read
     int64_t table_width = 0;
-    const int32_t* logit_rows = nullptr;  // [num_logit_rows] token rows whose next token is wanted
+    const int32_t* logit_rows = nullptr;  // [num_logit_rows] token rows whose next token is wanted, ascending
     int64_t num_logit_rows = 0;
     const Sampler* const* samplers = nullptr;  // [num_logit_rows]
     float* logits = nullptr;                   // [num_logit_rows][vocab_size] or null
