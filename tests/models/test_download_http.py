@@ -213,6 +213,7 @@ def test_a_fault_that_stays_is_reported_with_its_status(server: LocalServer, tmp
         fetch(server, tmp_path)
 
 
+@pytest.mark.usefixtures("server")
 def test_a_host_that_is_not_there_is_given_up_soon(tmp_path: Path) -> None:
     with local_server() as gone:
         url = gone.url

@@ -214,6 +214,7 @@ def test_refusals_of_the_hub_say_what_to_do(hub: FakeHub, status: int, headers: 
         select_files(HubSource(REPO))
 
 
+@pytest.mark.usefixtures("hub")
 def test_a_hub_that_cannot_be_reached_is_a_download_error(monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants  # noqa: PLC0415
 
