@@ -4,8 +4,8 @@
 //   build-bench/native/bench/kernel_bench [--isa NAME] [--format NAME] [--tokens N] [--threads N] [--rounds N]
 //       [--kib N]
 //
-// Options may be repeated, and each narrows what is measured: --format Q4_K --tokens 1 --tokens 8. Without --isa every
-// table but `ref` runs.
+// --format takes the name of a weight format or `attend`. Options may be repeated, and each narrows what is measured:
+// --format Q4_K --tokens 1 --tokens 8. Without --isa every table but `ref` runs.
 //
 // Products walk a matrix of 256 MiB, larger than the caches, so one token shows the memory and eight show the
 // arithmetic. Attention walks KV blocks of the same total size. Two limits of the machine are measured in the same run:
@@ -14,6 +14,7 @@
 // rounds counts. Compare figures of one run only.
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -219,8 +220,9 @@ std::vector<int> numbers(const std::vector<std::string>& given, std::vector<int>
     if (given.empty()) return otherwise;
     std::vector<int> result;
     for (const std::string& text : given) {
-        const int value = std::atoi(text.c_str());
-        if (value < lowest || value > highest) {
+        int value = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        if (error != std::errc() || end != text.data() + text.size() || value < lowest || value > highest) {
             stop(text + " is not a number from " + std::to_string(lowest) + " to " + std::to_string(highest));
         }
         result.push_back(value);
