@@ -9,7 +9,7 @@
 namespace treadle {
 
 // Up to this many tokens, every worker quantises all inputs into a buffer of its own instead of sharing the work.
-constexpr int64_t kRepeatedTokens = 4;
+constexpr int64_t kRepeatedTokens = kMaxTile;
 
 // Cuts the tokens of a step into tiles of nearly equal width, at most kMaxTile.
 struct TilePlan {

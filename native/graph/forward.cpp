@@ -80,9 +80,12 @@ void Runtime::Impl::quantise(int worker, int64_t num_rows, int64_t columns,
     };
     if (num_rows <= kRepeatedTokens) {
         for (int64_t index = 0; index < num_rows; ++index) quantise_one(index);
-    } else {
-        pool_.share(num_rows, 1, [&](int64_t index, int64_t) { quantise_one(index); });
+        return;
     }
+    // The tokens of a tile interleave inside cache lines: one worker per tile.
+    pool_.share(tiles.num_tiles, 1, [&](int64_t tile, int64_t) {
+        for (int32_t i = 0; i < tiles.width(tile); ++i) quantise_one(tiles.start(tile) + i);
+    });
 }
 
 const float* Runtime::Impl::normalised(int worker, const float* row, const float* norm) {
