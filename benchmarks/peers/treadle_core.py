@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treadle import _native
-from treadle.hardware.limits import plan_threads
+from treadle.hardware.plan import plan_threads
 
 BATCH_TOKENS = 512
 
