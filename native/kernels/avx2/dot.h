@@ -21,18 +21,29 @@ inline void clear(__m256i* s) {
     TREADLE_UNROLL for (int t = 0; t < T; ++t) s[t] = _mm256_setzero_si256();
 }
 
+// Stops gcc from turning a chain of integer sums into a tree: that needs all products at once, so they spill to memory.
+inline void keep_chain(__m256i& sum) {
+#if defined(__GNUC__)
+    __asm__("" : "+x"(sum));
+#endif
+}
+
 // s16[t] += products of four columns of 8 rows, as two int16 a row; x = the tile's q at these four columns, [T][4].
 template <int T>
 inline void dot4(__m256i weights, const int8_t* x, __m256i* s16) {
-    TREADLE_UNROLL for (int t = 0; t < T; ++t) s16[t] =
-        _mm256_add_epi16(s16[t], _mm256_maddubs_epi16(weights, repeat32(x + 4 * t)));
+    TREADLE_UNROLL for (int t = 0; t < T; ++t) {
+        s16[t] = _mm256_add_epi16(s16[t], _mm256_maddubs_epi16(weights, repeat32(x + 4 * t)));
+        keep_chain(s16[t]);
+    }
 }
 
 // s[t] += the int16 pairs of s16[t].
 template <int T>
 inline void widen(const __m256i* s16, __m256i* s) {
-    TREADLE_UNROLL for (int t = 0; t < T; ++t) s[t] =
-        _mm256_add_epi32(s[t], _mm256_madd_epi16(s16[t], _mm256_set1_epi16(1)));
+    TREADLE_UNROLL for (int t = 0; t < T; ++t) {
+        s[t] = _mm256_add_epi32(s[t], _mm256_madd_epi16(s16[t], _mm256_set1_epi16(1)));
+        keep_chain(s[t]);
+    }
 }
 
 inline __m256i low_nibbles(__m256i v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
