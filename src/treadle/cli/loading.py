@@ -74,15 +74,17 @@ class _LoadBar:
         self._name = name
         self._shows_at = time.monotonic() + _BAR_DELAY_SECONDS
         self._is_wanted = sys.stderr.isatty() and not console.is_quiet
-        self._is_shown = False
+        self._percent = -1
 
     def update(self, done_bytes: int, total_bytes: int) -> None:
         if not self._is_wanted or total_bytes == 0 or time.monotonic() < self._shows_at:
             return
-        self._is_shown = True
-        filled = _BAR_CHARS * done_bytes // total_bytes
-        bar = "#" * filled + "-" * (_BAR_CHARS - filled)
-        sys.stderr.write(f"\rloading {self._name} [{bar}] {100 * done_bytes // total_bytes:3d} %")
+        percent = 100 * done_bytes // total_bytes
+        if percent == self._percent:
+            return
+        self._percent = percent
+        bar = ("#" * (_BAR_CHARS * percent // 100)).ljust(_BAR_CHARS, "-")
+        sys.stderr.write(f"\rloading {self._name} [{bar}] {percent:3d} %")
         sys.stderr.flush()
 
     def __enter__(self) -> _LoadBar:
@@ -91,6 +93,6 @@ class _LoadBar:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._is_shown:
+        if self._percent >= 0:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()

@@ -105,7 +105,7 @@ def _request(llm: LLM, text: str, *, system: str | None, is_raw: bool) -> Reques
 
 def _print_json(llm: LLM, request: Request, params: SamplingParams) -> Completion:
     completion = llm.generate(request, params) if isinstance(request, str) else llm.chat(request, params)
-    console.out(json.dumps(completion_facts(completion, llm), ensure_ascii=False))
+    console.out(json.dumps(completion_facts(completion, llm.report), ensure_ascii=False))
     return completion
 
 

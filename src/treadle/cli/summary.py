@@ -11,7 +11,7 @@ from treadle.hardware.memory import peak_memory_bytes
 
 if TYPE_CHECKING:
     from treadle.engine.completion import Completion
-    from treadle.engine.llm import LLM
+    from treadle.engine.load import LoadReport
 
 __all__ = ["closing_line", "completion_facts"]
 
@@ -27,20 +27,20 @@ def closing_line(completion: Completion, decode_bytes: int) -> str:
     return ", ".join(parts)
 
 
-def completion_facts(completion: Completion, llm: LLM) -> dict[str, Any]:
+def completion_facts(completion: Completion, report: LoadReport) -> dict[str, Any]:
     """Return an answer and what it cost as JSON takes it; rates are null where too little ran to measure one."""
     return {
-        "model": llm.report.name,
+        "model": report.name,
         "text": completion.text,
         "finish_reason": completion.finish_reason,
         "prompt_tokens": completion.prompt_tokens,
         "completion_tokens": len(completion.token_ids),
-        "load_seconds": llm.report.load_seconds,
+        "load_seconds": report.load_seconds,
         "prefill_seconds": completion.timings.prefill_seconds,
         "decode_seconds": completion.timings.decode_seconds,
         "prompt_tokens_per_second": completion.prompt_rate,
         "decode_tokens_per_second": completion.decode_rate,
-        "decode_bytes_per_token": llm.report.decode_bytes,
+        "decode_bytes_per_token": report.decode_bytes,
         "peak_memory_bytes": peak_memory_bytes() or None,
     }
 

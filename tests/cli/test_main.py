@@ -1,0 +1,63 @@
+"""The command line as a whole: help, version, and how our own bugs end."""
+
+from __future__ import annotations
+
+import pytest
+
+from command import treadle
+from treadle.cli import main as main_module
+from treadle.cli.console import console
+from treadle.errors import InternalError
+
+
+def test_without_arguments_it_lists_the_commands() -> None:
+    result = treadle()
+    assert (result.code, result.err) == (0, "")
+    for name in ("run", "chat", "pull", "list", "show", "rm"):
+        assert f" {name} " in result.out
+    assert treadle("--help").out == result.out
+
+
+@pytest.mark.parametrize("name", ["run", "chat", "pull", "list", "show", "rm"])
+def test_every_command_explains_itself(name: str) -> None:
+    result = treadle(name, "--help")
+    assert (result.code, result.err) == (0, "")
+    assert f"treadle {name}" in result.out
+
+
+def test_the_version_is_printed() -> None:
+    result = treadle("--version")
+    assert result.code == 0
+    assert result.out.startswith("treadle")
+
+
+def test_starting_loads_nothing_heavy() -> None:
+    import subprocess  # noqa: PLC0415
+    import sys  # noqa: PLC0415
+
+    heavy = {"numpy", "tokenizers", "jinja2", "huggingface_hub", "httpx", "rich.console", "treadle._native"}
+    program = f"import sys, treadle.cli.main; print(*sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "\n"
+
+
+@pytest.mark.parametrize("error", [RuntimeError("lightning"), InternalError("lightning")])
+def test_our_own_bugs_end_with_2_and_a_request_to_report(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def strike(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(main_module, "app", strike)
+    monkeypatch.setattr(console, "is_verbose", False)
+    monkeypatch.delenv("TREADLE_DEBUG", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        main_module.main(["run"])
+    err = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert "lightning\nthis is a bug in Treadle; please report" in err
+    assert "Traceback" not in err
+    monkeypatch.setenv("TREADLE_DEBUG", "1")
+    with pytest.raises(SystemExit):
+        main_module.main(["run"])
+    assert "Traceback" in capsys.readouterr().err

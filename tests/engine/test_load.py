@@ -1,0 +1,89 @@
+"""Loading a model: what is chosen, what is refused before any weight is read, what is warned of."""
+
+from __future__ import annotations
+
+import errno
+import warnings
+from pathlib import Path
+
+import pytest
+
+from oracles.tiny_model import TinyModel
+from treadle import LLM, CapacityError, SamplingParams, UsageError
+from treadle.engine import load as load_module
+from treadle.engine.runner import NativeRunner
+from treadle.hardware.memory import MemoryBudget
+
+GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return TinyModel().write(tmp_path_factory.mktemp("load") / "tiny.gguf")
+
+
+def test_a_small_model_loads_and_answers_in_every_way(tiny_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    with LLM(tiny_path, threads=2, progress=lambda done, total: seen.append((done, total))) as llm:
+        assert llm.report.memory_plan.reason == "all the model was trained for"
+        assert (llm.context, llm.report.thread_plan.num_threads) == (512, 2)
+        assert llm.report.name == "tiny llama"
+        assert seen[-1][0] == seen[-1][1]
+        single = llm.generate("the inn", GREEDY)
+        assert llm.generate(["the inn", "an"], GREEDY)[0].token_ids == single.token_ids
+        assert "".join(chunk.text for chunk in llm.stream("the inn", GREEDY)) == single.text
+        assert len(llm.chat([{"role": "user", "content": "the"}], GREEDY).token_ids) == 8
+        assert llm.detokenize(llm.tokenize("the inn <|im_end|>")) == "the inn <|im_end|>"
+
+
+def test_the_kernels_can_be_chosen(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with LLM(tiny_path, isa="ref") as llm:
+        assert llm.report.isa == "ref"
+    monkeypatch.setenv("TREADLE_ISA", "ref")
+    with LLM(tiny_path) as llm:
+        assert llm.report.isa == "ref"
+    with pytest.raises(UsageError, match='no kernels for instruction set "sse9"'):
+        LLM(tiny_path, isa="sse9")
+
+
+@pytest.mark.parametrize("settings", [{"threads": 0}, {"context": 0}, {"context": 513}])
+def test_refuses_settings_out_of_range(tiny_path: Path, settings: dict[str, int]) -> None:
+    with pytest.raises(UsageError):
+        LLM(tiny_path, **settings)  # type: ignore[arg-type]
+
+
+def test_what_does_not_fit_is_refused_before_loading(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NativeRunner, "load", lambda *_, **__: pytest.fail("weights were loaded"))
+    monkeypatch.setattr(load_module, "memory_budget", lambda: MemoryBudget(10**6, 10**6, "a limit of a test"))
+    with pytest.raises(CapacityError, match=r"tiny llama needs \d+ MB to load .* may use 1 MB \(a limit of a test\)"):
+        LLM(tiny_path)
+
+
+@pytest.mark.parametrize(
+    ("error_number", "limit_bytes", "text"),
+    [
+        (
+            errno.ENOMEM,
+            65536,
+            r"mlock: the limit is 64 KiB and the model needs [\d,]+ KiB; .* Type `ulimit -l \d+` first",
+        ),
+        (errno.EPERM, 0, r"mlock: the limit is 0 KiB"),
+        (errno.ENOMEM, None, r"mlock failed: Cannot allocate memory; the model may be swapped out"),
+        (errno.ENOSYS, 65536, r"mlock failed: Function not implemented"),
+    ],
+)
+def test_a_lock_that_is_forbidden_is_a_warning(
+    tiny_path: Path, monkeypatch: pytest.MonkeyPatch, error_number: int, limit_bytes: int | None, text: str
+) -> None:
+    monkeypatch.setattr(NativeRunner, "lock_memory", lambda _: error_number)
+    monkeypatch.setattr(load_module, "memlock_limit_bytes", lambda: limit_bytes)
+    with pytest.warns(RuntimeWarning, match=text) as caught, LLM(tiny_path, mlock=True) as llm:
+        assert len(llm.generate("the", GREEDY).token_ids) == 8
+    assert caught[0].filename == __file__
+
+
+def test_a_lock_that_is_granted_is_silent(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NativeRunner, "lock_memory", lambda _: 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        LLM(tiny_path, mlock=True).close()
