@@ -2,7 +2,7 @@
 
 import sys
 
-from treadle import LLM, ChatMessage
+from treadle import LLM, ChatMessage, SamplingParams
 
 model = sys.argv[1] if len(sys.argv) > 1 else "smollm2:135m"
 messages: list[ChatMessage] = [{"role": "system", "content": "You answer in one short sentence."}]
@@ -11,7 +11,7 @@ with LLM(model) as llm:
     while text := sys.stdin.readline().strip():
         messages.append({"role": "user", "content": text})
         answer = ""
-        for chunk in llm.stream(messages):
+        for chunk in llm.stream(messages, SamplingParams(temperature=0, max_tokens=64)):
             print(chunk.text, end="", flush=True)
             answer += chunk.text
         print()

@@ -33,13 +33,13 @@ def test_every_example_is_run_here() -> None:
 
 def test_generate(smollm2_path: Path) -> None:
     lines = run_example("generate.py", smollm2_path)
-    assert "Paris" in lines[0]
+    assert "Tokyo" in lines[0]
     assert lines[-1].endswith("ended by stop")
 
 
 def test_chat(smollm2_path: Path) -> None:
-    lines = run_example("chat.py", smollm2_path, "What is the capital of France?\nAnd of Italy?\n\nnot read\n")
-    assert "Paris" in lines[0]
+    lines = run_example("chat.py", smollm2_path, "Name the capital of Japan.\nAnd of Italy.\n\nnot read\n")
+    assert "Tokyo" in lines[0]
     assert len(lines) >= 2
 
 

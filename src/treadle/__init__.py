@@ -2,7 +2,7 @@
 
 >>> from treadle import LLM, SamplingParams
 >>> with LLM("smollm2:135m") as llm:
-...     print(llm.chat([{"role": "user", "content": "Name a colour."}], SamplingParams(temperature=0)).text)
+...     print(llm.chat([{"role": "user", "content": "Name the capital of Japan."}], SamplingParams(temperature=0)).text)
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ def test_a_conversation_on_a_terminal(smollm2_path: Path) -> None:
         terminal.wait_for(r"/help lists the commands\.\n> ")
         terminal.send("/stats\r")
         terminal.wait_for("there is no whole answer yet\n> ")
-        terminal.send("What is the capital of France?\r")
-        terminal.wait_for(r"The capital of France is Paris\.\n> ")
+        terminal.send("Name the capital of Japan.\r")
+        terminal.wait_for(r"The capital of Japan is Tokyo\.\n> ")
         terminal.send("/stats\r")
         assert "answer N tokens at N tok/s" in plain_numbers(terminal.wait_for("MB\n> "))
         terminal.send("/nonsense\r")
@@ -37,7 +37,7 @@ def test_ctrl_c_stops_the_answer_and_at_the_prompt_leaves(smollm2_path: Path) ->
         terminal.wait_for("dragon(.|\n)*dragon")
         terminal.send("\x03")
         terminal.wait_for("stopped\n> ")
-        terminal.send("What is the capital of France?\r")
+        terminal.send("Name the capital of Japan.\r")
         terminal.wait_for("> ")
         terminal.send("\x03")
         assert terminal.wait() == 0
@@ -52,12 +52,12 @@ def test_ctrl_d_leaves(smollm2_path: Path) -> None:
 
 
 def test_in_a_pipe_each_line_is_a_message_and_history_is_kept(smollm2_path: Path) -> None:
-    question = "What is the capital of France?"
-    lines = f"{question}\r\n\r\nAnd of Italy?\n/clear\n{question}"
+    question = "Name the capital of Japan."
+    lines = f"{question}\r\n\r\nAnd of Italy.\n/clear\n{question}"
     result = treadle("chat", "-m", smollm2_path, *GREEDY, "-n", "16", text=lines)
-    alone = treadle("chat", "-m", smollm2_path, *GREEDY, "-n", "16", text="And of Italy?\n")
+    alone = treadle("chat", "-m", smollm2_path, *GREEDY, "-n", "16", text="And of Italy.\n")
     assert result.code == 0
-    answer = "The capital of France is Paris.\n"
+    answer = "The capital of Japan is Tokyo.\n"
     assert result.out.startswith(answer)
     assert result.out.endswith(answer)
     assert alone.out not in result.out
@@ -65,10 +65,10 @@ def test_in_a_pipe_each_line_is_a_message_and_history_is_kept(smollm2_path: Path
 
 
 def test_a_message_too_long_for_the_context_leaves_the_conversation_as_it_was(smollm2_path: Path) -> None:
-    lines = f"What is the capital of France?\n{'word ' * 300}\n/stats\n"
+    lines = f"Name the capital of Japan.\n{'word ' * 300}\n/stats\n"
     result = treadle("chat", "-m", smollm2_path, *GREEDY, "--context", "128", text=lines)
     assert result.code == 0
-    assert result.out == "The capital of France is Paris.\n"
+    assert result.out == "The capital of Japan is Tokyo.\n"
     assert "a context of 128 has room for 127" in result.err
     assert "answer" in result.err
 

@@ -13,8 +13,8 @@ import pytest
 from command import TIMEOUT_SECONDS, Terminal, environment, plain_numbers, treadle
 
 GREEDY = ("--temperature", "0")
-QUESTION = "What is the capital of France?"
-ANSWER = "The capital of France is Paris.\n"
+QUESTION = "Name the capital of Japan."
+ANSWER = "The capital of Japan is Tokyo.\n"
 CLOSING_LINE = "prompt N tokens at N tok/s, answer N tokens at N tok/s, N GB/s, peak memory N MB\n"
 
 
@@ -124,7 +124,7 @@ def test_control_characters_of_an_answer_do_not_reach_a_terminal(smollm2_path: P
     link.symlink_to(smollm2_path)
     with Terminal("run", QUESTION, "-m", link, *GREEDY, "-v") as terminal:
         assert terminal.wait() == 0
-        assert "Paris" in terminal.shown
+        assert "Tokyo" in terminal.shown
         assert "\x1b[31m" not in terminal.shown
 
 
