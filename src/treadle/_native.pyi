@@ -1,104 +1,144 @@
 """The native core of Treadle."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Any
+from typing import Annotated, Any
 
-import numpy as np
+import numpy
 from numpy.typing import NDArray
 
-KV_BLOCK_TOKENS: int
-GGUF_FORMATS: dict[int, str]
 
 class GgufFile:
+    """A GGUF file, or all shards of a split model, checked on opening."""
+
     @staticmethod
-    def open(path: str | bytes | PathLike[str]) -> GgufFile: ...
+    def open(path: str | bytes | PathLike[str]) -> GgufFile:
+        """Open a file given as str, bytes or PathLike."""
+
     @property
     def path(self) -> str: ...
+
     @property
     def file_bytes(self) -> int: ...
-    def metadata(self) -> dict[str, Any]: ...
-    def tensors(self) -> list[tuple[str, int, tuple[int, ...], int]]: ...
-    def read(self, name: str, offset: int, count: int) -> bytes: ...
+
+    def metadata(self) -> dict[str, Any]:
+        """A new dict of every key in file order; arrays are lists."""
+
+    def tensors(self) -> list[tuple[str, int, tuple[int, ...], int]]:
+        """
+        (name, format_id, shape with the contiguous dimension first, num_bytes) of each tensor.
+        """
+
+    def read(self, name: str, offset: int, count: int) -> bytes:
+        """Bytes of a tensor's data."""
+
+GGUF_FORMATS: dict[int, str]
 
 class SampleResult:
     @property
     def token(self) -> int: ...
+
     @property
     def bad_logits(self) -> bool: ...
+
     @property
     def logprob(self) -> float: ...
+
     @property
     def top_logprobs(self) -> list[tuple[int, float]]: ...
 
 class Sampler:
-    def __init__(
-        self,
-        vocab_size: int,
-        *,
-        temperature: float = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
-        repetition_penalty: float = 1.0,
-        presence_penalty: float = 0.0,
-        frequency_penalty: float = 0.0,
-        seed: int = 0,
-        num_logprobs: int = -1,
-        logit_bias: list[tuple[int, float]] = [],
-    ) -> None: ...
-    def add_prompt(self, tokens: NDArray[np.int32]) -> None: ...
+    def __init__(self, vocab_size: int, *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, presence_penalty: float = 0.0, frequency_penalty: float = 0.0, seed: int = 0, num_logprobs: int = -1, logit_bias: Sequence[tuple[int, float]] = []) -> None: ...
+
+    def add_prompt(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+
     def accept(self, token: int) -> None: ...
-    def sample(self, logits: NDArray[np.float32]) -> SampleResult: ...
+
+    def sample(self, logits: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> SampleResult: ...
+
+KV_BLOCK_TOKENS: int = 32
 
 class Model:
+    """Packed weights of one model file."""
+
     @staticmethod
-    def load(
-        gguf: GgufFile, *, isa: str = "", cpus: list[int], progress: Callable[[int, int], None] | None = None
-    ) -> Model: ...
+    def load(gguf: GgufFile, *, isa: str = '', cpus: Sequence[int], progress: Callable[[int, int], None] | None = None) -> Model:
+        """
+        Read, check and pack a model; `progress(bytes_done, bytes_total)` is called now and then.
+        """
+
     @property
     def isa(self) -> str: ...
+
     @property
     def architecture(self) -> str: ...
+
     @property
     def num_layers(self) -> int: ...
-    @property
-    def vocab_size(self) -> int: ...
+
     @property
     def hidden_size(self) -> int: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def num_heads(self) -> int: ...
+
     @property
     def num_kv_heads(self) -> int: ...
+
     @property
     def head_dim(self) -> int: ...
+
     @property
     def context_length(self) -> int: ...
+
     @property
-    def weight_bytes(self) -> int: ...
+    def weight_bytes(self) -> int:
+        """Bytes of packed weights in memory."""
+
     @property
-    def decode_bytes(self) -> int: ...
+    def decode_bytes(self) -> int:
+        """Weight bytes read for one decoded token."""
+
     @property
-    def kv_block_bytes(self) -> int: ...
-    def lock_memory(self) -> int: ...
+    def kv_block_bytes(self) -> int:
+        """Bytes of one KV block over all layers."""
+
+    def lock_memory(self) -> int:
+        """Keep the weights in RAM; returns 0 or the errno of mlock."""
 
 class StepOutput:
+    """What one step produced, in the order of its logit rows."""
+
     @property
     def samples(self) -> list[SampleResult]: ...
+
     @property
-    def logits(self) -> NDArray[np.float32] | None: ...
+    def logits(self) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))] | None: ...
 
 class Runtime:
-    def __init__(self, model: Model, *, cpus: list[int], num_blocks: int, max_batch_tokens: int = 512) -> None: ...
-    def step(
-        self,
-        token_ids: NDArray[np.int32],
-        query_lens: NDArray[np.int32],
-        start_positions: NDArray[np.int32],
-        block_tables: NDArray[np.int32],
-        logit_rows: NDArray[np.int32],
-        samplers: list[Sampler],
-        return_logits: bool = False,
-    ) -> StepOutput: ...
-    def set_cpus(self, cpus: list[int]) -> None: ...
+    """
+    Worker threads, KV blocks and scratch memory that run steps of one model.
+    """
+
+    def __init__(self, model: Model, *, cpus: Sequence[int], num_blocks: int, max_batch_tokens: int = 512) -> None: ...
+
+    def step(self, token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], query_lens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], start_positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], block_tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], logit_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], samplers: Sequence[Sampler], return_logits: bool = False) -> StepOutput:
+        """Run one step with the GIL released; see StepInput in runtime.h."""
+
+    def set_cpus(self, cpus: Sequence[int]) -> None:
+        """Replace the worker threads, between steps."""
+
+    @property
+    def num_threads(self) -> int: ...
+
     @property
     def num_blocks(self) -> int: ...
-    def lock_memory(self) -> int: ...
+
+    @property
+    def max_batch_tokens(self) -> int: ...
+
+    def lock_memory(self) -> int:
+        """Keep KV blocks and scratch in RAM; returns 0 or the errno of mlock."""
