@@ -202,14 +202,16 @@ Array<float> rope(const std::string& isa, Vector<float> head, Vector<float> cos,
     return to_numpy(out, {2 * half});
 }
 
-Array<float> silu_mul(const std::string& isa, Vector<float> gate, Vector<float> up) {
+Array<float> silu_mul(const std::string& isa, Vector<float> gate, Vector<float> up, const std::string& into) {
     const size_t n = gate.shape(0);
     require(up.shape(0) == n, "gate and up must have the same length");
-    const Guarded<float> gates(n, gate.data());
-    const Guarded<float> ups(n, up.data());
+    require(into == "out" || into == "gate" || into == "up", "into must be 'out', 'gate' or 'up'");
+    Guarded<float> gates(n, gate.data());
+    Guarded<float> ups(n, up.data());
     Guarded<float> out(n);
-    table_of(isa).silu_mul(gates.data(), ups.data(), static_cast<int64_t>(n), out.data());
-    return to_numpy(out, {n});
+    Guarded<float>& target = into == "gate" ? gates : into == "up" ? ups : out;
+    table_of(isa).silu_mul(gates.data(), ups.data(), static_cast<int64_t>(n), target.data());
+    return to_numpy(target, {n});
 }
 
 Array<uint16_t> store(const std::string& isa, Vector<float> values, int32_t position, Matrix<uint16_t> block,
@@ -248,6 +250,7 @@ std::tuple<Array<float>, Array<float>, Array<float>> attend(const std::string& i
     std::fill_n(max.data(), rows, -INFINITY);
     std::fill_n(sum.data(), rows, 0.0f);
     std::fill_n(acc.data(), rows * head_dim, 0.0f);
+    const Guarded<uint16_t> untouchable(0);  // the next K, which may be requested but not read
     for (size_t b = 0; b < num_blocks; ++b) {
         const Guarded<uint16_t> k(block_values, k_blocks.data() + b * block_values);
         const Guarded<uint16_t> v(block_values, v_blocks.data() + b * block_values);
@@ -260,7 +263,8 @@ std::tuple<Array<float>, Array<float>, Array<float>> attend(const std::string& i
                               limit.data(),
                               max.data(),
                               sum.data(),
-                              acc.data()};
+                              acc.data(),
+                              untouchable.data()};
         table.attend_block(&args);
     }
     return {to_numpy(max, {rows}), to_numpy(sum, {rows}), to_numpy(acc, {rows, head_dim})};
@@ -285,7 +289,8 @@ void bind_kernels(nb::module_& m) {
     kernels.def("rms_norm", rms_norm, "isa"_a, "x"_a, "weight"_a, "eps"_a, "in_place"_a = false,
                 "Root mean square norm of one vector.");
     kernels.def("rope", rope, "isa"_a, "head"_a, "cos"_a, "sin"_a, "adjacent"_a, "Rotary embedding of one head.");
-    kernels.def("silu_mul", silu_mul, "isa"_a, "gate"_a, "up"_a, "silu(gate) * up.");
+    kernels.def("silu_mul", silu_mul, "isa"_a, "gate"_a, "up"_a, "into"_a = "out",
+                "silu(gate) * up, written to an array of its own or over gate or up.");
     kernels.def("store", store, "isa"_a, "values"_a, "position"_a, "block"_a, "is_key"_a,
                 "The f16 block (as uint16) with one position of keys or values written.");
     kernels.def("attend", attend, "isa"_a, "q"_a, "k_blocks"_a, "v_blocks"_a, "limits"_a,

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from kernel_cases import (
     ACT_F32,
-    ACT_Q8,
     BLOCK_FORMATS,
     FAST_ISAS,
     FLOAT_FORMATS,

@@ -60,7 +60,10 @@ def test_silu_mul_equals_numpy_in_double(isa: str, n: int) -> None:
     expected = wide / (1 + np.exp(-wide)) * up
     # exp is good to two ulp; the sum, the quotient and the product round once each.
     bound = 8 * UNIT_ROUNDOFF * np.abs(expected) + 2.0**-126
-    assert (np.abs(kernels.silu_mul(isa, gate, up) - expected) <= bound).all()
+    found = kernels.silu_mul(isa, gate, up)
+    assert (np.abs(found - expected) <= bound).all()
+    for into in ("gate", "up"):
+        assert_same_bits(kernels.silu_mul(isa, gate, up, into), found)
 
 
 @every_isa

@@ -65,7 +65,7 @@ struct KernelTable {
     void (*attend_block)(const AttendArgs* args);
 };
 
-// Tables compiled into this library; the x86 ones are null on other processors' builds.
+// Plain C++ in the written order of operations: runs everywhere, and is what other tables are tested against.
 extern const KernelTable kRefKernels;
 
 // The table named by `isa` ("ref", "avx2", "avx512_vnni"), or the best one this CPU can run if `isa` is null or empty.

@@ -25,7 +25,12 @@ inline void score_positions(const AttendArgs& args, int first, Group& group) {
     }
     const uint16_t* k = args.k_block + kLanes * first;
     const float* q = args.q;
+    const uint16_t* next_k = args.next_k_block ? args.next_k_block : args.k_block;
     for (int32_t d = 0; d < args.head_dim; ++d, k += kKvBlockTokens, q += kMaxAttendRows) {
+        if (first == 0) {  // a line of K came in, so a line each of what comes after it: V, and the next block's K
+            prefetch<64>(args.v_block + kKvBlockTokens * d);
+            prefetch<64>(next_k + kKvBlockTokens * d);
+        }
         __m256 key[N];
         TREADLE_UNROLL for (int n = 0; n < N; ++n) key[n] = load_f16(k + kLanes * n);
         TREADLE_UNROLL for (int r = 0; r < R; ++r) {
