@@ -8,6 +8,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <chrono>
+
 #include "module.h"
 #include "treadle/errors.h"
 
@@ -35,21 +37,35 @@ const KernelTable* choose_kernels(const std::string& isa) {
     throw UsageError("no kernels for instruction set \"" + isa + "\" on this CPU, expected one of: " + names);
 }
 
+using Progress = std::function<void(uint64_t, uint64_t)>;
+
+// Calls on ten times a second and at the end. Each call takes the GIL, and a loader that waited for it after every
+// piece would stand still while Python builds a tokenizer.
+Progress throttled(Progress progress) {
+    using Clock = std::chrono::steady_clock;
+    return [progress = std::move(progress), last = Clock::now()](uint64_t done, uint64_t total) mutable {
+        const Clock::time_point now = Clock::now();
+        if (done < total && now - last < std::chrono::milliseconds(100)) return;
+        last = now;
+        progress(done, total);
+    };
+}
+
 std::shared_ptr<Model> load_model(const GgufFile& file, const std::string& isa, std::vector<int> cpus,
                                   nb::object progress) {
     LoadOptions options;
     options.kernels = choose_kernels(isa);
     options.cpus = std::move(cpus);
     if (!progress.is_none()) {
-        options.progress = [&progress](uint64_t done, uint64_t total) {
+        options.progress = throttled([&progress](uint64_t done, uint64_t total) {
             const nb::gil_scoped_acquire gil;
             progress(done, total);
-        };
+        });
     } else {
-        options.progress = [](uint64_t, uint64_t) {
+        options.progress = throttled([](uint64_t, uint64_t) {
             const nb::gil_scoped_acquire gil;
             if (PyErr_CheckSignals() != 0) throw nb::python_error();  // Ctrl-C ends a long load
-        };
+        });
     }
     const nb::gil_scoped_release release;
     return Model::load(file, options);
@@ -120,8 +136,7 @@ void bind_runtime(nb::module_& m) {
 
     nb::class_<StepOutput>(m, "StepOutput", "What one step produced, in the order of its logit rows.")
         .def_ro("samples", &StepOutput::samples)
-        .def_prop_ro(
-            "logits", [](const StepOutput& output) { return output.logits; }, nb::rv_policy::reference);
+        .def_prop_ro("logits", [](const StepOutput& output) { return output.logits; }, nb::rv_policy::reference);
 
     nb::class_<Runtime>(m, "Runtime", "Worker threads, KV blocks and scratch memory that run steps of one model.")
         .def(
