@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import errno
 import warnings
+from collections.abc import Callable
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pytest
 
 from oracles.tiny_model import TinyModel
-from treadle import LLM, CapacityError, SamplingParams, UsageError
+from treadle import LLM, CapacityError, ModelFileError, SamplingParams, UsageError
 from treadle.engine import load as load_module
 from treadle.engine.runner import NativeRunner
 from treadle.hardware.memory import MemoryBudget
+from treadle.models.gguf import ModelFile
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 
@@ -87,3 +90,31 @@ def test_a_lock_that_is_granted_is_silent(tiny_path: Path, monkeypatch: pytest.M
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         LLM(tiny_path, mlock=True).close()
+
+
+def test_a_tokenizer_that_fails_abandons_the_weights(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    endings: list[type[BaseException]] = []
+
+    def load_forever(*_: object, progress: Callable[[int, int], None], **__: object) -> None:
+        try:
+            while True:
+                progress(0, 1)
+        except CancelledError as error:
+            endings.append(type(error))
+
+    def fail(_: ModelFile) -> None:
+        raise ModelFileError("no tokenizer")
+
+    monkeypatch.setattr(NativeRunner, "load", load_forever)
+    monkeypatch.setattr(load_module, "_read_text_parts", fail)
+    with pytest.raises(ModelFileError, match="no tokenizer"):
+        LLM(tiny_path)
+    assert endings == [CancelledError]
+
+
+def test_an_error_in_the_progress_callback_ends_the_load(tiny_path: Path) -> None:
+    def fail(done_bytes: int, total_bytes: int) -> None:
+        raise ZeroDivisionError(f"{done_bytes} of {total_bytes}")
+
+    with pytest.raises(ZeroDivisionError):
+        LLM(tiny_path, progress=fail)

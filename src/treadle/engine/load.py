@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 import warnings
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,19 +79,8 @@ def load_model(
         budget=memory_budget(),
         context=context,
     )
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="treadle-load") as executor:
-        # The native side packs weights without the interpreter's lock, long enough to hide building the tokenizer.
-        loading = executor.submit(
-            NativeRunner.load,
-            file,
-            isa=Settings.from_environment().isa if isa is None else isa,
-            cpus=thread_plan.cpus,
-            num_blocks=memory_plan.num_blocks,
-            max_batch_tokens=MAX_BATCH_TOKENS,
-            progress=progress,
-        )
-        tokenizer, template = _read_text_parts(file)
-        runner = loading.result()
+    isa = Settings.from_environment().isa if isa is None else isa
+    tokenizer, template, runner = _load_parts(file, isa, thread_plan.cpus, memory_plan.num_blocks, progress)
     if mlock:
         _lock_memory(runner, memory_plan)
     report = LoadReport(
@@ -105,6 +95,36 @@ def load_model(
         load_seconds=time.perf_counter() - started,
     )
     return LoadedModel(tokenizer, template, runner, report)
+
+
+def _load_parts(
+    file: ModelFile, isa: str, cpus: list[int], num_blocks: int, progress: Callable[[int, int], None] | None
+) -> tuple[Tokenizer, ChatTemplate | None, NativeRunner]:
+    """Build the tokenizer while the native side packs weights, which it does without the interpreter's lock."""
+    is_abandoned = threading.Event()
+
+    def report(done_bytes: int, total_bytes: int) -> None:
+        if is_abandoned.is_set():
+            raise CancelledError
+        if progress is not None:
+            progress(done_bytes, total_bytes)
+
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="treadle-load") as executor:
+        try:
+            loading = executor.submit(
+                NativeRunner.load,
+                file,
+                isa=isa,
+                cpus=cpus,
+                num_blocks=num_blocks,
+                max_batch_tokens=MAX_BATCH_TOKENS,
+                progress=report,
+            )
+            tokenizer, template = _read_text_parts(file)
+            return tokenizer, template, loading.result()
+        except BaseException:
+            is_abandoned.set()
+            raise
 
 
 def _read_text_parts(file: ModelFile) -> tuple[Tokenizer, ChatTemplate | None]:
