@@ -137,6 +137,36 @@ def test_ctrl_c_ends_with_130_and_no_traceback(smollm2_path: Path) -> None:
         assert "Traceback" not in terminal.shown
 
 
+@pytest.mark.model
+@pytest.mark.parametrize("command", ["run", "chat"])
+def test_refuses_bytes_that_are_no_text(command: str, smollm2_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "treadle", command, "-m", str(smollm2_path)],
+        input=b"caf\xe9",
+        capture_output=True,
+        env=environment(PYTHONUTF8="1"),
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr == b"error: stdin is not UTF-8 text: unexpected end of data at byte 3\n"
+
+
+@pytest.mark.model
+def test_a_closed_stdin_and_an_ascii_terminal_are_no_obstacle(smollm2_path: Path) -> None:
+    shell = (
+        f"exec {sys.executable} -m treadle run 'Name the capital of Japan.' -m {smollm2_path} --temperature 0 -q <&-"
+    )
+    done = subprocess.run(
+        ["/bin/sh", "-c", shell],
+        capture_output=True,
+        env=environment(PYTHONIOENCODING="ascii"),
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.decode(), done.stderr) == (0, ANSWER, b"")
+
+
 def test_refuses_what_is_no_model(tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF\x03\x00\x00\x00")

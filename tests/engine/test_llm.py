@@ -70,7 +70,7 @@ def test_answers_one_prompt(llm: LLM) -> None:
 
 
 def test_answers_a_list_in_its_order_and_together(llm: LLM, runner: FakeModelRunner) -> None:
-    prompts = [f"prompt {index}" for index in range(30)]
+    prompts = [f"prompt {index}" for index in range(150)]
     completions = llm.generate(prompts, GREEDY)
     assert [completion.text for completion in completions] == [spell(prompt, 6) for prompt in prompts]
     assert max(len(plan.chunks) for plan in runner.plans) > 1
@@ -132,6 +132,9 @@ def test_a_full_context_ends_with_length(llm: LLM) -> None:
         ("x" * 320, "^the prompt has 320 tokens; a context of 320 has room for 319"),
         (["ok", "x" * 320], "^prompt 1 of the list: the prompt has 320 tokens"),
         ("", "the prompt is empty"),
+        (5, "expected text or a list of token ids, found 5"),
+        ([{"role": "user", "content": "hi"}], "expected text or a list of token ids, found {'role': 'user'"),
+        ([["a"]], r"expected text or a list of token ids, found \['a'\]"),
     ],
 )
 def test_refuses_before_anything_is_computed(llm: LLM, runner: FakeModelRunner, prompts: Any, text: str) -> None:

@@ -143,6 +143,7 @@ class _Conversation:
         except UsageError as error:
             # Too long for the context, or refused by the template: the conversation goes on without this message.
             console.error(error)
+            console.say("/clear begins a new conversation")
             self._turns.pop()
             return
         self._turns.append({"role": "assistant", "content": "".join(said)})
@@ -153,7 +154,10 @@ class _Conversation:
 def _read_line() -> str | None:
     """Return the next message without its line end, or None when there are no more or Ctrl-C was typed."""
     if not sys.stdin.isatty():
-        line = sys.stdin.readline()
+        try:
+            line = sys.stdin.readline()
+        except UnicodeDecodeError as error:
+            raise UsageError(f"stdin is not UTF-8 text: {error.reason} at byte {error.start}") from None
         return line.strip() if line else None
     try:
         if sys.stdout.isatty():

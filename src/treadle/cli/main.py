@@ -5,6 +5,7 @@ Leaves to others: each command to its own file.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import warnings
@@ -61,6 +62,11 @@ def _treadle(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 the user can mend it, 2 a bug of ours, 130 stopped with Ctrl-C."""
     warnings.showwarning = lambda message, *_, **__: console.warn(str(message))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a character shows `?` for it
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="strict")  # what is no text is refused, not smuggled into the prompt
     code = _run(arguments)
     try:
         sys.stdout.flush()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from operator import methodcaller
 
 from treadle.engine.engine import Engine
@@ -34,13 +34,12 @@ class EngineThread:
         self._thread = threading.Thread(target=_serve, args=(engine, self._orders), name="treadle-engine", daemon=True)
         self._thread.start()
 
-    def submit(self, requests: Sequence[Request]) -> None:
-        """Queue requests that ``Scheduler.check`` has passed; raises UsageError when closed."""
+    def submit(self, request: Request) -> None:
+        """Queue a request that ``Scheduler.check`` has passed; raises UsageError when closed."""
         with self._lock:  # nothing may follow the order to end
             if self._is_closed:
                 raise closed_error()
-            for request in requests:
-                self._orders.put(methodcaller("submit", request))
+            self._orders.put(methodcaller("submit", request))
 
     def cancel(self, request: Request) -> None:
         """Forget a request and free its blocks before the next step; does nothing for one that has ended."""
@@ -52,7 +51,8 @@ class EngineThread:
             if not self._is_closed:
                 self._is_closed = True
                 self._orders.put(None)
-        self._thread.join()
+        if threading.current_thread() is not self._thread:  # the garbage collector may call from anywhere
+            self._thread.join()
 
 
 def closed_error() -> UsageError:
@@ -61,9 +61,12 @@ def closed_error() -> UsageError:
 
 
 def _serve(engine: Engine, orders: _Orders) -> None:
-    while _carry_out(engine, orders):
+    is_open = True
+    while is_open:
         try:
-            engine.step()
+            is_open = _carry_out(engine, orders)
+            if is_open:
+                engine.step()
         except Exception as error:  # whoever waits for an answer must hear of it
             engine.abort(error)
     engine.abort(closed_error())

@@ -9,6 +9,7 @@ import itertools
 import secrets
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from treadle.engine.runner import NativeRunner
 
 __all__ = ["LLM"]
+
+# How many requests of one list the scheduler knows at a time: enough to choose from, whatever the length of the list.
+_MAX_PENDING = 4 * MAX_NUM_REQUESTS
 
 Prompt = str | list[int]
 Messages = Sequence[ChatMessage | Mapping[str, Any]]
@@ -114,7 +118,8 @@ class LLM:
         """
         if _is_prompt(prompt):
             return _raise_error(self._answer([self._prompt_ids(prompt)], params, is_chat=False)[0])
-        return self._answer([self._prompt_ids(each) for each in cast(list[Prompt], prompt)], params, is_chat=False)
+        prompts = prompt if isinstance(prompt, Sequence) else [prompt]
+        return self._answer([self._prompt_ids(each) for each in prompts], params, is_chat=False)
 
     def chat(self, messages: Messages, params: SamplingParams | None = None, **variables: Any) -> Completion:
         """Answer a conversation, rendered with the model's own chat template.
@@ -145,7 +150,9 @@ class LLM:
             prompt_ids = self._prompt_ids(prompt)
         else:
             prompt_ids = self._chat_ids(cast(Messages, prompt), variables)
-        return self._submit([prompt_ids], params, is_chat=is_chat, is_streamed=True)[0]
+        params = params or SamplingParams()
+        [max_length] = self._checked_lengths([prompt_ids], params)
+        return self._submit(prompt_ids, max_length, params, is_chat=is_chat, is_streamed=True)
 
     def tokenize(self, text: str) -> list[int]:
         """Return the token ids of ``text``, as ``generate`` takes them; control tokens in it are plain text."""
@@ -168,9 +175,13 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _prompt_ids(self, prompt: Prompt) -> list[int]:
+    def _prompt_ids(self, prompt: object) -> list[int]:
         if isinstance(prompt, str):
             return self.tokenize(prompt)
+        if not isinstance(prompt, Sequence) or not all(isinstance(token_id, int) for token_id in prompt):
+            raise UsageError(
+                f"prompt: expected text or a list of token ids, found {prompt!r:.80}", hint="`chat` takes messages"
+            )
         vocab_size = self._tokenizer.vocab_size
         for token_id in prompt:
             if not 0 <= token_id < vocab_size:
@@ -188,39 +199,37 @@ class LLM:
     def _answer(
         self, prompts: Sequence[list[int]], params: SamplingParams | None, *, is_chat: bool
     ) -> list[Completion]:
-        streams = self._submit(prompts, params, is_chat=is_chat, is_streamed=False)
+        params = params or SamplingParams()
+        lengths = self._checked_lengths(prompts, params)
+        completions: list[Completion] = []
+        pending: deque[CompletionStream] = deque()
         try:
-            return [stream.wait() for stream in streams]
+            for prompt_ids, max_length in zip(prompts, lengths, strict=True):
+                if len(pending) == _MAX_PENDING:
+                    completions.append(pending.popleft().wait())
+                pending.append(self._submit(prompt_ids, max_length, params, is_chat=is_chat, is_streamed=False))
+            while pending:
+                completions.append(pending.popleft().wait())
         finally:
-            for stream in streams:
+            for stream in pending:
                 stream.close()
+        return completions
+
+    def _checked_lengths(self, prompts: Sequence[list[int]], params: SamplingParams) -> list[int]:
+        """Return the most tokens each prompt and its answer may have; raises for what could never be served."""
+        lengths = []
+        for index, prompt_ids in enumerate(prompts):
+            limit = self.context if params.max_tokens is None else len(prompt_ids) + params.max_tokens
+            lengths.append(min(self.context, limit))
+            try:
+                self._scheduler.check(len(prompt_ids), lengths[-1])
+            except (CapacityError, UsageError) as error:
+                if len(prompts) == 1:
+                    raise
+                raise type(error)(f"prompt {index} of the list: {error.args[0]}", hint=error.hint) from None
+        return lengths
 
     def _submit(
-        self, prompts: Sequence[list[int]], params: SamplingParams | None, *, is_chat: bool, is_streamed: bool
-    ) -> list[CompletionStream]:
-        params = params or SamplingParams()
-        lengths = [self._checked_length(index, prompts, params) for index in range(len(prompts))]
-        streams = [
-            self._stream(prompt_ids, max_length, params, is_chat=is_chat, is_streamed=is_streamed)
-            for prompt_ids, max_length in zip(prompts, lengths, strict=True)
-        ]
-        self._thread.submit([stream.request for stream in streams])
-        return streams
-
-    def _checked_length(self, index: int, prompts: Sequence[list[int]], params: SamplingParams) -> int:
-        """Return the most tokens that one prompt and its answer may have; raises for what could never be served."""
-        num_tokens = len(prompts[index])
-        limit = self.context if params.max_tokens is None else num_tokens + params.max_tokens
-        max_length = min(self.context, limit)
-        try:
-            self._scheduler.check(num_tokens, max_length)
-        except (CapacityError, UsageError) as error:
-            if len(prompts) == 1:
-                raise
-            raise type(error)(f"prompt {index} of the list: {error.args[0]}", hint=error.hint) from None
-        return max_length
-
-    def _stream(
         self, prompt_ids: list[int], max_length: int, params: SamplingParams, *, is_chat: bool, is_streamed: bool
     ) -> CompletionStream:
         if self._runner is None:
@@ -238,6 +247,7 @@ class LLM:
             deliver=mailbox.deliver,
             times=Times(created=time.perf_counter()),
         )
+        self._thread.submit(request)
         return CompletionStream(
             request,
             mailbox,
