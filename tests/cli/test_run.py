@@ -149,7 +149,7 @@ def test_refuses_bytes_that_are_no_text(command: str, smollm2_path: Path) -> Non
         check=False,
     )
     assert (done.returncode, done.stdout) == (1, b"")
-    assert done.stderr == b"error: stdin is not UTF-8 text: unexpected end of data at byte 3\n"
+    assert done.stderr == b"error: stdin is not UTF-8 text: unexpected end of data\n"
 
 
 @pytest.mark.model

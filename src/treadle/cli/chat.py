@@ -154,10 +154,7 @@ class _Conversation:
 def _read_line() -> str | None:
     """Return the next message without its line end, or None when there are no more or Ctrl-C was typed."""
     if not sys.stdin.isatty():
-        try:
-            line = sys.stdin.readline()
-        except UnicodeDecodeError as error:
-            raise UsageError(f"stdin is not UTF-8 text: {error.reason} at byte {error.start}") from None
+        line = console.read_line()
         return line.strip() if line else None
     try:
         if sys.stdout.isatty():

@@ -1,4 +1,4 @@
-"""Where a command's words go: data to stdout, everything else to stderr.
+"""Where a command's words come from and go: data to stdout, everything else to stderr.
 
 Leaves to others: what to say (the commands) and how a run ends (``cli.main``).
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Callable
 
-from treadle.errors import InternalError, TreadleError
+from treadle.errors import InternalError, TreadleError, UsageError
 
 __all__ = ["Console", "console"]
 
@@ -17,11 +18,19 @@ _RED, _YELLOW, _BOLD, _DIM, _PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[1m", "\x1b[2m
 
 
 class Console:
-    """The two streams of one command, and how much of the second one is wanted."""
+    """The streams of one command, and how much of the second one is wanted."""
 
     def __init__(self) -> None:
         self.is_quiet = False
         self.is_verbose = False
+
+    def read_line(self) -> str:
+        """Return the next line of stdin with its end, or nothing after the last; raises UsageError for what is no text."""
+        return self._read(sys.stdin.readline)
+
+    def read_all(self) -> str:
+        """Return all of stdin; raises UsageError for what is no text."""
+        return self._read(sys.stdin.read)
 
     def out(self, text: str, *, end: str = "\n") -> None:
         """Write data to stdout at once, so that a closed pipe or a full disk is met here and not at exit."""
@@ -58,6 +67,13 @@ class Console:
             self._err(error.hint, label="hint:")
         if not is_known or isinstance(error, InternalError):
             self._err("this is a bug in Treadle; please report the command, the model and what --verbose prints")
+
+    @staticmethod
+    def _read(read: Callable[[], str]) -> str:
+        try:
+            return read()
+        except UnicodeDecodeError as error:
+            raise UsageError(f"stdin is not UTF-8 text: {error.reason}") from None
 
     def _err(self, text: str, colour: str = "", *, label: str = "", label_colour: str = "") -> None:
         if sys.stderr.isatty():

@@ -84,10 +84,7 @@ def _read_prompt(prompt: str | None) -> str:
     """Join the argument and what is on stdin; a terminal is only read when asked to with `-`."""
     parts = [] if prompt in (None, "-") else [prompt]
     if sys.stdin is not None and (prompt == "-" or not sys.stdin.isatty()):
-        try:
-            parts.append(sys.stdin.read())
-        except UnicodeDecodeError as error:
-            raise UsageError(f"stdin is not UTF-8 text: {error.reason} at byte {error.start}") from None
+        parts.append(console.read_all())
     text = "\n\n".join(part for part in parts if part and part.strip())
     if not text:
         raise UsageError("there is no prompt", hint='type `treadle run "Why is the sky blue?"`, or pipe text into it')
