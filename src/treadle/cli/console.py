@@ -25,7 +25,7 @@ class Console:
         self.is_verbose = False
 
     def read_line(self) -> str:
-        """Return the next line of stdin with its end, or nothing after the last; raises UsageError for what is no text."""
+        """Return the next line of stdin with its end, or nothing after the last; raises as ``read_all`` does."""
         return self._read(sys.stdin.readline)
 
     def read_all(self) -> str:
