@@ -187,11 +187,16 @@ class Tokenizer:
                 continue
             if self._encoder.space_prefix and (not ids or ids == [self.bos_id]):
                 text = " " + text
-            try:
-                ids.extend(self._encoder.encode(text))
-            except UnicodeEncodeError as error:
-                raise UsageError(f"text cannot be encoded: {error.reason} at character {error.start}") from None
+            ids.extend(self._encoder.encode(_checked(text)))
         return ids
+
+
+def _checked(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"text has no UTF-8 form: {error.reason} at character {error.start}") from None
+    return text
 
 
 def _read_name(metadata: Mapping[str, Any], key: str) -> str | None:
