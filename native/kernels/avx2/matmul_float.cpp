@@ -1,5 +1,5 @@
 // Products of F32, F16 and BF16 panels. Two accumulators per token and half of the rows, even and odd columns; up to
-// four tokens at a time, so that accumulators stay in the sixteen registers.
+// three tokens a pass, so that accumulators stay in the sixteen registers.
 #include "entries.h"
 #include "vec.h"
 
@@ -27,37 +27,49 @@ struct LoadBF16 {
 template <class Load>
 struct Product {
     using Panel = typename Load::Panel;
-    static constexpr int kPrefetchColumns = 2048 / sizeof(Panel);
 
+    // acc[h][t] += half h of the column's rows times token t.
     template <int N>
-    static void add_column(__m256 w, const float* x, __m256* acc) {
-        TREADLE_UNROLL for (int t = 0; t < N; ++t) acc[t] = _mm256_fmadd_ps(w, _mm256_set1_ps(x[t]), acc[t]);
+    static void add_column(const Panel& column, const float* x, __m256 acc[2][N]) {
+        const __m256 low = Load::rows(column, 0), high = Load::rows(column, 1);
+        TREADLE_UNROLL for (int t = 0; t < N; ++t) {
+            const __m256 value = _mm256_set1_ps(x[t]);
+            acc[0][t] = _mm256_fmadd_ps(low, value, acc[0][t]);
+            acc[1][t] = _mm256_fmadd_ps(high, value, acc[1][t]);
+        }
     }
 
-    // Half h of the rows for N tokens; x and out point at the first of them, in a tile of T.
+    // Tokens first .. first + N - 1 of a tile of T.
     template <int T, int N>
-    static void run_half(const Panel* column, int64_t num_columns, int h, const float* x, float* out) {
-        __m256 even[N], odd[N];
-        TREADLE_UNROLL for (int t = 0; t < N; ++t) even[t] = odd[t] = _mm256_setzero_ps();
+    static void run_tokens(const Panel* column, int64_t num_columns, const ActTile* tile, int first, float* out) {
+        const float* x = tile->x + first;
+        __m256 even[2][N], odd[2][N];
+        TREADLE_UNROLL for (int t = 0; t < N; ++t) {
+            even[0][t] = even[1][t] = odd[0][t] = odd[1][t] = _mm256_setzero_ps();
+        }
         int64_t k = 0;
         for (; k + 2 <= num_columns; k += 2, x += 2 * T) {
-            prefetch<2 * sizeof(Panel)>(column + k + kPrefetchColumns);
-            add_column<N>(Load::rows(column[k], h), x, even);
-            add_column<N>(Load::rows(column[k + 1], h), x + T, odd);
+            prefetch<2 * sizeof(Panel)>(column + k + kPrefetchDistance / sizeof(Panel));
+            add_column<N>(column[k], x, even);
+            add_column<N>(column[k + 1], x + T, odd);
         }
-        if (k < num_columns) add_column<N>(Load::rows(column[k], h), x, even);
-        TREADLE_UNROLL for (int t = 0; t < N; ++t)
-            _mm256_storeu_ps(out + kPanelRows * t + kLanes * h, _mm256_add_ps(even[t], odd[t]));
+        if (k < num_columns) add_column<N>(column[k], x, even);
+        TREADLE_UNROLL for (int t = 0; t < N; ++t) {
+            float* to = out + kPanelRows * (first + t);
+            _mm256_storeu_ps(to, _mm256_add_ps(even[0][t], odd[0][t]));
+            _mm256_storeu_ps(to + kLanes, _mm256_add_ps(even[1][t], odd[1][t]));
+        }
     }
 
     template <int T>
     static void run(const void* panel, int64_t num_columns, const ActTile* tile, float* out) {
         const Panel* column = static_cast<const Panel*>(panel);
-        constexpr int kFirst = T < 4 ? T : 4;
-        for (int h = 0; h < 2; ++h) {
-            run_half<T, kFirst>(column, num_columns, h, tile->x, out);
-            if constexpr (T > 4) run_half<T, T - 4>(column, num_columns, h, tile->x + 4, out + 4 * kPanelRows);
+        constexpr int kPass = 3;
+        for (int first = 0; first + kPass <= T; first += kPass) {
+            run_tokens<T, kPass>(column, num_columns, tile, first, out);
         }
+        constexpr int kRest = T % kPass;
+        if constexpr (kRest > 0) run_tokens<T, kRest>(column, num_columns, tile, T - kRest, out);
     }
 };
 

@@ -56,7 +56,6 @@ template <class Format>
 struct Product {
     using Panel = typename Format::Panel;
     static constexpr bool kHasMinimum = requires(Panel p) { p.m; };
-    static constexpr int kPrefetchBlocks = 2560 / sizeof(Panel);
 
     // acc[t] += half h of one block; `first` is the index of token 0 in the tile's per-block arrays.
     template <int T>
@@ -86,7 +85,7 @@ struct Product {
         __m256 acc[2][T];
         TREADLE_UNROLL for (int t = 0; t < T; ++t) acc[0][t] = acc[1][t] = _mm256_setzero_ps();
         for (int64_t b = 0; b < num_columns / 32; ++b) {
-            prefetch<sizeof(Panel)>(block + b + kPrefetchBlocks);
+            prefetch<sizeof(Panel)>(block + b + kPrefetchDistance / sizeof(Panel));
             add_half<T>(block[b], 0, tile->q + 32 * T * b, tile, T * b, acc[0]);
             add_half<T>(block[b], 1, tile->q + 32 * T * b, tile, T * b, acc[1]);
         }

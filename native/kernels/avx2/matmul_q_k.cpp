@@ -24,12 +24,11 @@ struct Product {
     }
 };
 
-// Requests the sixteenth of the next block that belongs to sub-block j of half h: while one block is multiplied, the
-// next one arrives evenly.
+// Requests one sixteenth of a block ahead, for half h of sub-block j: all of them together request a block.
 template <class Panel>
-inline void prefetch_next(const Panel& block, int h, int j) {
+inline void prefetch_ahead(const Panel& block, int h, int j) {
     constexpr int kBytes = sizeof(Panel) / 16;
-    prefetch<kBytes>(reinterpret_cast<const char*>(&block + 1) + kBytes * (8 * h + j));
+    prefetch<kBytes>(reinterpret_cast<const char*>(&block) + kPrefetchDistance + kBytes * (8 * h + j));
 }
 
 template <class PanelType>
@@ -52,7 +51,7 @@ struct Q45K {
 
     template <int T>
     static void add(const Panel& block, int h, int j, int64_t i, const ActTile* tile, __m256* acc) {
-        prefetch_next(block, h, j);
+        prefetch_ahead(block, h, j);
         __m256i s[T];
         clear<T>(s);
         if constexpr (kFiveBits)
@@ -73,7 +72,7 @@ struct Q6K {
 
     template <int T>
     static void add(const Panel& block, int h, int j, int64_t i, const ActTile* tile, __m256* acc) {
-        prefetch_next(block, h, j);
+        prefetch_ahead(block, h, j);
         // The scales of both halves as an int16 pair per row.
         const __m256i scales =
             _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(block.s[j][kLanes * h])));
