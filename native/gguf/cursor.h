@@ -9,8 +9,8 @@
 #include <string_view>
 
 #include "header.h"
-#include "text.h"
 #include "treadle/errors.h"
+#include "treadle/text.h"
 
 namespace treadle::gguf {
 

@@ -2,8 +2,8 @@
 #include <cstdio>
 
 #include "shards.h"
-#include "text.h"
 #include "treadle/errors.h"
+#include "treadle/text.h"
 
 namespace treadle {
 

@@ -10,8 +10,8 @@
 #include <cstring>
 #include <map>
 
-#include "text.h"
 #include "treadle/errors.h"
+#include "treadle/text.h"
 
 namespace treadle::gguf {
 

@@ -1,10 +1,10 @@
-#include "text.h"
+#include "treadle/text.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 
-namespace treadle::gguf {
+namespace treadle {
 
 namespace {
 
@@ -88,4 +88,4 @@ std::string quoted(std::string_view text) {
     return out;
 }
 
-}  // namespace treadle::gguf
+}  // namespace treadle

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "treadle/errors.h"
+#include "refuse.h"
 #include "treadle/model.h"
 
 namespace treadle {
@@ -28,7 +28,7 @@ class ConfigReader {
 
     std::string architecture() const {
         const auto name = file_.get_string("general.architecture");
-        if (!name) throw ModelFileError(file_.path() + ": the key general.architecture is missing");
+        if (!name) refuse(file_, "the key general.architecture is missing");
         return std::string(*name);
     }
 
@@ -36,7 +36,7 @@ class ConfigReader {
 
     int32_t integer(const char* name, uint64_t low, uint64_t high) const {
         const auto value = file_.get_uint(key(name));
-        if (!value) throw ModelFileError(file_.path() + ": the key " + key(name) + " is missing");
+        if (!value) refuse(file_, "the key " + key(name) + " is missing");
         return checked(name, *value, low, high);
     }
 
@@ -48,8 +48,8 @@ class ConfigReader {
     double real_or(const char* name, double fallback, double low, double high) const {
         const double value = file_.get_float(key(name)).value_or(fallback);
         if (!(value >= low && value <= high)) {
-            throw ModelFileError(file_.path() + ": " + key(name) + " is " + std::to_string(value) + ", expected " +
-                                 std::to_string(low) + " to " + std::to_string(high));
+            refuse(file_, key(name) + " is " + std::to_string(value) + ", expected " + std::to_string(low) + " to " +
+                              std::to_string(high));
         }
         return value;
     }
@@ -57,8 +57,8 @@ class ConfigReader {
  private:
     int32_t checked(const char* name, uint64_t value, uint64_t low, uint64_t high) const {
         if (value < low || value > high) {
-            throw ModelFileError(file_.path() + ": " + key(name) + " is " + std::to_string(value) + ", expected " +
-                                 std::to_string(low) + " to " + std::to_string(high));
+            refuse(file_, key(name) + " is " + std::to_string(value) + ", expected " + std::to_string(low) + " to " +
+                              std::to_string(high));
         }
         return static_cast<int32_t>(value);
     }
@@ -68,19 +68,17 @@ class ConfigReader {
 };
 
 void check_heads(const GgufFile& file, const ModelConfig& config) {
-    const std::string where = file.path() + ": ";
     if (config.num_heads % config.num_kv_heads != 0) {
-        throw ModelFileError(where + "attention.head_count " + std::to_string(config.num_heads) +
-                             " is not a multiple of attention.head_count_kv " + std::to_string(config.num_kv_heads));
+        refuse(file, "attention.head_count " + std::to_string(config.num_heads) +
+                         " is not a multiple of attention.head_count_kv " + std::to_string(config.num_kv_heads));
     }
     if (config.head_dim < 8 || config.head_dim % 8 != 0 || config.head_dim > 1024) {
-        throw ModelFileError(
-            where + "the head dimension (attention.key_length, else embedding_length / attention.head_count) is " +
-            std::to_string(config.head_dim) + ", expected a multiple of 8 from 8 to 1024");
+        refuse(file, "the head dimension (attention.key_length, else embedding_length / attention.head_count) is " +
+                         std::to_string(config.head_dim) + ", expected a multiple of 8 from 8 to 1024");
     }
     if (config.rotary_dims % 2 != 0 || config.rotary_dims > config.head_dim) {
-        throw ModelFileError(where + "rope.dimension_count is " + std::to_string(config.rotary_dims) +
-                             ", expected an even number up to the head dimension " + std::to_string(config.head_dim));
+        refuse(file, "rope.dimension_count is " + std::to_string(config.rotary_dims) +
+                         ", expected an even number up to the head dimension " + std::to_string(config.head_dim));
     }
 }
 
@@ -90,13 +88,12 @@ std::vector<float> read_rope_factors(const GgufFile& file, size_t num_pairs) {
     const GgufTensor* tensor = file.tensor("rope_freqs.weight");
     if (tensor == nullptr) return factors;
     if (tensor->format != kF32 || tensor->shape.size() != 1 || tensor->shape[0] != num_pairs) {
-        throw ModelFileError(file.path() + ": tensor rope_freqs.weight is not f32 [" + std::to_string(num_pairs) + "]");
+        refuse(file, "tensor rope_freqs.weight is not f32 [" + std::to_string(num_pairs) + "]");
     }
     file.read(*tensor, 0, num_pairs * sizeof(float), reinterpret_cast<uint8_t*>(factors.data()));
     for (const float factor : factors) {
         if (!(factor > 0.0f) || !std::isfinite(factor)) {
-            throw ModelFileError(file.path() + ": tensor rope_freqs.weight holds " + std::to_string(factor) +
-                                 ", expected positive numbers");
+            refuse(file, "tensor rope_freqs.weight holds " + std::to_string(factor) + ", expected positive numbers");
         }
     }
     return factors;
@@ -137,8 +134,7 @@ void read_rope(const GgufFile& file, const ConfigReader& reader, ModelConfig& co
     } else if (scaling == "yarn") {
         apply_yarn(reader, base, factor, config);
     } else if (scaling != "none") {
-        throw ModelFileError(file.path() + ": " + reader.key("rope.scaling.type") + " is \"" + std::string(scaling) +
-                             "\", expected none, linear or yarn");
+        refuse(file, reader.key("rope.scaling.type") + " is " + quoted(scaling) + ", expected none, linear or yarn");
     }
 }
 
@@ -153,12 +149,10 @@ ModelConfig read_model_config(const GgufFile& file) {
         if (config.architecture == candidate.name) known = &candidate;
     }
     if (known == nullptr) {
-        throw ModelFileError(file.path() + ": architecture \"" + config.architecture +
-                             "\" is not one this core runs (llama, qwen2)");
+        refuse(file, "architecture " + quoted(config.architecture) + " is not one this core runs (llama, qwen2)");
     }
     if (reader.integer_or("expert_count", 0, 0, 1u << 20) != 0) {
-        throw ModelFileError(file.path() + ": mixture-of-experts models of architecture " + config.architecture +
-                             " do not run on this core");
+        refuse(file, "mixture-of-experts models of architecture " + config.architecture + " do not run on this core");
     }
     config.rope_pairing = known->rope_pairing;
     config.needs_qkv_bias = known->needs_qkv_bias;

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <set>
 
-#include "treadle/errors.h"
+#include "refuse.h"
 #include "treadle/model.h"
 #include "treadle/thread_pool.h"
 
@@ -36,7 +36,7 @@ class WeightLoader {
     void load() {
         plan();
         refuse_unused_tensors();
-        model_.weights_ = PageBuffer(num_bytes_, "the weights of " + file_.path());
+        model_.weights_ = PageBuffer(num_bytes_, "the weights of " + printable(file_.path()));
         for (const auto& [matrix, offset] : matrices_) matrix->data = model_.weights_.data() + offset;
         if (tied_) model_.output_ = model_.token_embedding_;
         read_vectors();
@@ -59,8 +59,8 @@ class WeightLoader {
         const ModelConfig& config = model_.config_;
         const GgufTensor& embedding = require("token_embd.weight");
         if (embedding.shape.size() != 2 || embedding.shape[1] < 1 || embedding.shape[1] > (1u << 24)) {
-            throw ModelFileError(file_.path() + ": tensor token_embd.weight has shape " + shape_text(embedding) +
-                                 ", expected [embedding_length, vocabulary size]");
+            refuse(file_, "tensor token_embd.weight has shape " + shape_text(embedding) +
+                              ", expected [embedding_length, vocabulary size]");
         }
         model_.config_.vocab_size = static_cast<int32_t>(embedding.shape[1]);
         check_vocabulary();
@@ -92,7 +92,7 @@ class WeightLoader {
 
     const GgufTensor& require(const std::string& name) {
         const GgufTensor* tensor = file_.tensor(name);
-        if (tensor == nullptr) throw ModelFileError(file_.path() + ": tensor " + name + " is missing");
+        if (tensor == nullptr) refuse(file_, "tensor " + name + " is missing");
         used_.insert(name);
         return *tensor;
     }
@@ -103,12 +103,17 @@ class WeightLoader {
         return text + "]";
     }
 
+    static std::string format_name(const GgufTensor& tensor) {
+        const GgufFormat* format = find_gguf_format(tensor.format);
+        return format != nullptr ? format->name : std::to_string(tensor.format);
+    }
+
     void expect_shape(const GgufTensor& tensor, const std::vector<uint64_t>& expected) const {
         if (tensor.shape == expected) return;
         GgufTensor wanted;
         wanted.shape = expected;
-        throw ModelFileError(file_.path() + ": tensor " + tensor.name + " has shape " + shape_text(tensor) +
-                             ", expected " + shape_text(wanted));
+        refuse(file_, "tensor " + quoted(tensor.name) + " has shape " + shape_text(tensor) + ", expected " +
+                          shape_text(wanted));
     }
 
     void check_vocabulary() const {
@@ -116,12 +121,11 @@ class WeightLoader {
         if (tokens == nullptr) return;
         const auto* array = std::get_if<std::shared_ptr<GgufArray>>(tokens);
         const auto* strings = array ? std::get_if<std::vector<std::string_view>>(&(*array)->items) : nullptr;
-        if (strings == nullptr)
-            throw ModelFileError(file_.path() + ": tokenizer.ggml.tokens is not an array of strings");
+        if (strings == nullptr) refuse(file_, "tokenizer.ggml.tokens is not an array of strings");
         if (strings->size() > static_cast<size_t>(model_.config_.vocab_size)) {
-            throw ModelFileError(file_.path() + ": the vocabulary has " + std::to_string(strings->size()) +
-                                 " tokens, but token_embd.weight has only " +
-                                 std::to_string(model_.config_.vocab_size) + " rows");
+            refuse(file_, "the vocabulary has " + std::to_string(strings->size()) +
+                              " tokens, but token_embd.weight has only " + std::to_string(model_.config_.vocab_size) +
+                              " rows");
         }
     }
 
@@ -136,10 +140,10 @@ class WeightLoader {
         expect_shape(tensor, {static_cast<uint64_t>(columns), static_cast<uint64_t>(rows)});
         const int64_t block = block_columns(tensor.format);
         if (block == 0 || columns % block != 0) {
-            throw ModelFileError(
-                file_.path() + ": tensor " + tensor.name + " has ggml type " + std::to_string(tensor.format) + " and " +
-                std::to_string(columns) +
-                " columns; this core runs F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K");
+            refuse(file_,
+                   "tensor " + quoted(tensor.name) + " has type " + format_name(tensor) + " and " +
+                       std::to_string(columns) +
+                       " columns; this core runs F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K");
         }
         matrix = {tensor.format, rows, columns, columns / block * panel_block_bytes(tensor.format), nullptr};
         matrices_.emplace_back(&matrix, reserve(matrix.num_bytes()));
@@ -155,8 +159,7 @@ class WeightLoader {
         const GgufTensor& tensor = require(name);
         expect_shape(tensor, {static_cast<uint64_t>(count)});
         if (tensor.format != kF32 && tensor.format != kF16 && tensor.format != kBF16) {
-            throw ModelFileError(file_.path() + ": tensor " + name + " has ggml type " + std::to_string(tensor.format) +
-                                 ", expected F32, F16 or BF16");
+            refuse(file_, "tensor " + name + " has type " + format_name(tensor) + ", expected F32, F16 or BF16");
         }
         vectors_.push_back({&tensor, target, reserve(static_cast<size_t>(count) * sizeof(float))});
     }
@@ -170,8 +173,8 @@ class WeightLoader {
     void refuse_unused_tensors() const {
         for (const GgufTensor& tensor : file_.tensors()) {
             if (used_.count(tensor.name) == 0) {
-                throw ModelFileError(file_.path() + ": tensor " + tensor.name + " is not part of a " +
-                                     model_.config_.architecture + " model as this core knows it");
+                refuse(file_, "tensor " + quoted(tensor.name) + " is not part of a " + model_.config_.architecture +
+                                  " model as this core knows it");
             }
         }
     }

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace treadle::gguf {
+namespace treadle {
 
 // Strict UTF-8: no overlong forms, no surrogates, nothing above U+10FFFF.
 bool is_utf8(std::string_view text);
@@ -16,4 +16,4 @@ std::string quoted(std::string_view text);
 // As quoted(), without quotes and uncut: for paths.
 std::string printable(std::string_view text);
 
-}  // namespace treadle::gguf
+}  // namespace treadle
