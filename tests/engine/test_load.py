@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import signal
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from concurrent.futures import CancelledError
@@ -118,3 +121,23 @@ def test_an_error_in_the_progress_callback_ends_the_load(tiny_path: Path) -> Non
 
     with pytest.raises(ZeroDivisionError):
         LLM(tiny_path, progress=fail)
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "num_tracebacks"),
+    [("", 0, 0), ("sys.exit(3)", 3, 0), ("signal.raise_signal(signal.SIGINT)", -signal.SIGINT, 1)],
+)
+def test_a_program_that_ends_while_its_model_answers_ends_cleanly(
+    tiny_path: Path, ending: str, code: int, num_tracebacks: int
+) -> None:
+    program = (
+        "import signal, sys\n"
+        "from treadle import LLM, SamplingParams\n"
+        "llm = LLM(sys.argv[1])\n"
+        "stream = llm.stream('the', SamplingParams(max_tokens=None, ignore_eos=True))\n"
+        f"next(stream)\n{ending}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, tiny_path], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr.count("Traceback")) == (code, num_tracebacks)

@@ -134,6 +134,7 @@ class _Conversation:
         try:
             with self._llm.stream([*opening, *self._turns], self._params) as stream:
                 self._last = print_answer(stream, said)
+            console.detail(closing_line(self._last, self._llm.report.decode_bytes))
         except KeyboardInterrupt:
             console.out("")
             console.note("stopped")
@@ -147,8 +148,6 @@ class _Conversation:
             self._turns.pop()
             return
         self._turns.append({"role": "assistant", "content": "".join(said)})
-        if self._last is not None:
-            console.detail(closing_line(self._last, self._llm.report.decode_bytes))
 
 
 def _read_line() -> str | None:

@@ -68,6 +68,11 @@ class Console:
         if not is_known or isinstance(error, InternalError):
             self._err("this is a bug in Treadle; please report the command, the model and what --verbose prints")
 
+    def draw(self, text: str) -> None:
+        """Show a line on the terminal behind stderr until the next one takes its place."""
+        sys.stderr.write(f"\r\x1b[K{_harmless(text)}")
+        sys.stderr.flush()
+
     @staticmethod
     def _read(read: Callable[[], str]) -> str:
         try:

@@ -46,6 +46,7 @@ def _find_model(model: str) -> Path:
         def show(event: PullEvent) -> None:
             nonlocal display
             if display is None:
+                console.note(f"{model} is not on this machine yet: pulling it, once")
                 from treadle.cli.pull_display import pull_display  # noqa: PLC0415  slow to import, rarely wanted
 
                 display = stack.enter_context(pull_display(quiet=console.is_quiet))
@@ -58,7 +59,7 @@ def _describe(report: LoadReport) -> None:
     memory, threads = report.memory_plan, report.thread_plan
     console.detail(f"model: {report.name} ({report.architecture}), {report.path}")
     console.detail(f"kernels: {report.isa}")
-    console.detail(f"threads: {threads.reason}")
+    console.detail(threads.reason)
     console.detail(f"context: {memory.context} tokens ({memory.reason}), {memory.num_blocks} KV blocks")
     console.detail(
         f"memory: weights {report.weight_bytes / 1e6:.0f} MB, KV up to {memory.kv_bytes / 1e6:.0f} MB, "
@@ -84,8 +85,7 @@ class _LoadBar:
             return
         self._percent = percent
         bar = ("#" * (_BAR_CHARS * percent // 100)).ljust(_BAR_CHARS, "-")
-        sys.stderr.write(f"\rloading {self._name} [{bar}] {percent:3d} %")
-        sys.stderr.flush()
+        console.draw(f"loading {self._name} [{bar}] {percent:3d} %")
 
     def __enter__(self) -> _LoadBar:
         return self
@@ -94,5 +94,4 @@ class _LoadBar:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._percent >= 0:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+            console.draw("")

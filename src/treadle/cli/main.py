@@ -68,6 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="strict")  # what is no text is refused, not smuggled into the prompt
     code = _run(arguments)
+    if code == EXIT_INTERRUPTED and sys.stderr.isatty():
+        console.say("")  # the shell's prompt begins a line of its own
     try:
         sys.stdout.flush()
     except OSError as error:
