@@ -236,6 +236,15 @@ def test_template_and_tokenizer_can_share_one_vocabulary() -> None:
     assert "user\nHello" in str(shared.render(PLAIN))
 
 
+def test_a_second_template_for_tools_takes_over_when_there_are_tools() -> None:
+    sources = {"tokenizer.chat_template": "plain", "tokenizer.chat_template.tool_use": "{{ tools[0].function.name }}"}
+    found = ChatTemplate.from_metadata({**chat_markup(), **sources})
+    assert found is not None
+    assert str(found.render(PLAIN)) == "plain"
+    assert str(found.render(PLAIN, tools=[])) == "plain"
+    assert str(found.render(PLAIN, tools=[WEATHER])) == "get_weather"
+
+
 def test_a_template_for_parts_gets_parts() -> None:
     source = "{% for m in messages %}{% for part in m.content %}[{{ part.text }}]{% endfor %}{% endfor %}"
     assert render(source) == f"[{PLAIN[0]['content']}]"

@@ -142,6 +142,11 @@ def test_harmony_answers_go_on_after_the_end_of_a_message() -> None:
     assert tokenizer(byte_pair(*special)).eog_ids == {261, 262}
 
 
+def test_the_strike_tag_of_gemma_ends_nothing() -> None:
+    special = [(text, CONTROL) for text in ("<eos>", "<end_of_turn>", "</s>")]
+    assert tokenizer(byte_pair(*special, eos_token_id=260)).eog_ids == {260, 261}
+
+
 def test_control_tokens_are_left_out_of_decoded_text_unless_kept() -> None:
     markup = tokenizer(chat_markup())
     ids = [IM_START, ord("a"), THINK, IM_END]

@@ -16,7 +16,7 @@ from jinja2.exceptions import SecurityError, TemplateSyntaxError
 
 from treadle.errors import ModelFileError, TemplateError, UsageError
 from treadle.models.messages import normalise_messages, normalise_tools
-from treadle.models.prompt_guard import PromptGuard, RenderedPrompt
+from treadle.models.prompt_guard import ControlSpellings, PromptGuard, RenderedPrompt
 from treadle.models.template_budget import BudgetExceeded, TemplateBudget
 from treadle.models.template_sandbox import GUARD_NAME, TemplateEnvironment
 from treadle.models.vocabulary import Vocabulary
@@ -24,6 +24,7 @@ from treadle.models.vocabulary import Vocabulary
 __all__ = ["ChatTemplate"]
 
 _KEY = "tokenizer.chat_template"
+_TOOL_KEY = "tokenizer.chat_template.tool_use"
 _FILE_NAME = "<template>"
 _MAX_SOURCE = 1 << 19
 _TOKEN_VARIABLES = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
@@ -34,9 +35,10 @@ _PROBE = "probe of the template"
 class ChatTemplate:
     """The chat template of one model."""
 
-    def __init__(self, source: str, vocabulary: Vocabulary) -> None:
+    def __init__(self, source: str, vocabulary: Vocabulary, *, for_tools: ChatTemplate | None = None) -> None:
         self.source = source
-        self._control = vocabulary.control
+        self._for_tools = for_tools
+        self._spellings = ControlSpellings(vocabulary.control)
         self._tokens = {
             variable: vocabulary.tokens[vocabulary.special_ids[role]]
             for variable, role in _TOKEN_VARIABLES.items()
@@ -56,6 +58,8 @@ class ChatTemplate:
     def from_metadata(cls, metadata: Mapping[str, Any], vocabulary: Vocabulary | None = None) -> ChatTemplate | None:
         """The template a GGUF file carries, or ``None`` if it carries none.
 
+        Some files carry a second one, ``tool_use``; it takes the place of the first whenever there are tools.
+
         Args:
             metadata: The file's metadata.
             vocabulary: Its vocabulary if it has been read already, as ``Tokenizer.vocabulary``.
@@ -64,12 +68,11 @@ class ChatTemplate:
             ModelFileError: The metadata is wrong.
             TemplateError: The template is broken; the text gives the line.
         """
-        source = metadata.get(_KEY)
+        source, tool_source = _read_source(metadata, _KEY), _read_source(metadata, _TOOL_KEY)
         if source is None:
             return None
-        if not isinstance(source, str):
-            raise ModelFileError(f"{_KEY}: expected text, found {type(source).__name__}")
-        return cls(source, vocabulary or Vocabulary.from_metadata(metadata))
+        vocabulary = vocabulary or Vocabulary.from_metadata(metadata)
+        return cls(source, vocabulary, for_tools=cls(tool_source, vocabulary) if tool_source is not None else None)
 
     def render(
         self,
@@ -92,13 +95,17 @@ class ChatTemplate:
             TemplateError: The template refuses the messages, is broken, or goes over its budget; the text holds the
                 template's own message and the line.
         """
+        if tools and self._for_tools is not None:
+            return self._for_tools.render(
+                messages, tools=tools, add_generation_prompt=add_generation_prompt, **variables
+            )
         taken = _OWN_VARIABLES & variables.keys()
         if taken:
             raise UsageError(f"template variable {min(taken)!r} cannot be set by a request")
         normal, known_tools = normalise_messages(messages), normalise_tools(tools)
         if any("tool_calls" in message for message in normal) and not self._takes_mappings:
             normal = [_with_argument_text(message) for message in normal]
-        guard = PromptGuard(self._control, [normal, known_tools, variables])
+        guard = PromptGuard(self._spellings, [normal, known_tools, variables])
         shown = [guard.protect_message(message) for message in normal]
         if self._wants_parts:
             shown = [{**message, "content": _as_parts(message["content"])} for message in shown]
@@ -152,6 +159,13 @@ class ChatTemplate:
             raise TemplateError(f"chat template{_line_of(error)}: {error.message}") from None
         except Exception as error:  # a template can raise whatever the operations it writes can
             raise TemplateError(f"chat template{_line_of(error)}: {type(error).__name__}: {error}") from None
+
+
+def _read_source(metadata: Mapping[str, Any], key: str) -> str | None:
+    source = metadata.get(key)
+    if source is not None and not isinstance(source, str):
+        raise ModelFileError(f"{key}: expected text, found {type(source).__name__}")
+    return source
 
 
 def _line_of(error: BaseException) -> str:

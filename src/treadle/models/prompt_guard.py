@@ -12,7 +12,7 @@ from typing import Any
 from treadle.errors import UsageError
 from treadle.models.token_splitter import TokenSplitter
 
-__all__ = ["PromptGuard", "RenderedPrompt"]
+__all__ = ["ControlSpellings", "PromptGuard", "RenderedPrompt"]
 
 # Unicode noncharacters: never assigned, never whitespace, unchanged by case and normalisation.
 _GUARD_CHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
@@ -43,6 +43,36 @@ class RenderedPrompt:
         return self.text.replace(self.guard, "") if self.guard else self.text
 
 
+class ControlSpellings:
+    """The spellings that must not come about by chance, ready for search; made once for a vocabulary."""
+
+    def __init__(self, control: Collection[str]) -> None:
+        self.control = frozenset(control)
+        self._heads = {text[:length] for text in control for length in range(1, len(text))}
+        self._tails = {text[length:] for text in control for length in range(1, len(text))}
+        self._longest = max(map(len, control), default=0)
+        self._joined = "\0".join(control)
+        self._finders: dict[frozenset[str], TokenSplitter] = {}
+
+    def break_up(self, text: str, spellings: frozenset[str], guard: str) -> str:
+        """Put the guard into and around a text wherever a spelling is or could be completed."""
+        if not text or text.isidentifier():
+            return text
+        if spellings not in self._finders:
+            self._finders[spellings] = TokenSplitter(dict.fromkeys(spellings, 0))
+        begin, parts = 0, []
+        for start in self._finders[spellings].starts(text):
+            parts.append(text[begin : start + 1])
+            begin = start + 1
+        guarded = guard.join([*parts, text[begin:]])
+        reach = range(1, min(len(text), self._longest) + 1)
+        if any(text[:length] in self._tails for length in reach):
+            guarded = guard + guarded
+        if any(text[-length:] in self._heads for length in reach) or text in self._joined:
+            guarded += guard
+        return guarded
+
+
 class PromptGuard:
     """Breaks up every spelling of a control token in given texts with a character that occurs in none of them.
 
@@ -51,18 +81,14 @@ class PromptGuard:
     stay as they are, for templates look keys up and compare values by name.
     """
 
-    def __init__(self, control: Collection[str], inputs: Any) -> None:
+    def __init__(self, spellings: ControlSpellings, inputs: Any) -> None:
         texts = list(_strings(inputs))
         found = next((each for each in _GUARD_CHARACTERS if not any(each in text for text in texts)), None)
         if found is None:
             raise UsageError("the messages hold every Unicode noncharacter from U+FDD0 to U+FDEF; remove one")
         self.character = found
-        self._control = frozenset(control)
-        self._finders: dict[frozenset[str], TokenSplitter] = {}
-        self._heads = {text[:length] for text in control for length in range(1, len(text))}
-        self._tails = {text[length:] for text in control for length in range(1, len(text))}
-        self._longest = max(map(len, control), default=0)
-        self._all_control = "\0".join(control)
+        self._spellings = spellings
+        self._control = spellings.control
 
     def protect_message(self, message: dict[str, Any]) -> dict[str, Any]:
         """A message with everything in it made safe except its role."""
@@ -81,29 +107,12 @@ class PromptGuard:
 
     def _protect(self, value: Any, spellings: frozenset[str]) -> Any:
         if isinstance(value, str):
-            return self._protect_text(value, spellings)
+            return self._spellings.break_up(value, spellings, self.character)
         if isinstance(value, Mapping):
             return {self._protect(key, spellings): self._protect(item, spellings) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
             return [self._protect(item, spellings) for item in value]
         return value
-
-    def _protect_text(self, text: str, spellings: frozenset[str]) -> str:
-        if not text or text.isidentifier():
-            return text
-        if spellings not in self._finders:
-            self._finders[spellings] = TokenSplitter(dict.fromkeys(spellings, 0))
-        begin, parts = 0, []
-        for start in self._finders[spellings].starts(text):
-            parts.append(text[begin : start + 1])
-            begin = start + 1
-        guarded = self.character.join([*parts, text[begin:]])
-        reach = range(1, min(len(text), self._longest) + 1)
-        if any(text[:length] in self._tails for length in reach):
-            guarded = self.character + guarded
-        if any(text[-length:] in self._heads for length in reach) or text in self._all_control:
-            guarded += self.character
-        return guarded
 
 
 def _strings(value: Any) -> Iterator[str]:

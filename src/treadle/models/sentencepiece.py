@@ -23,7 +23,10 @@ _CACHED_WORD_LENGTH = 32
 
 
 class SentencePieceEncoder:
-    """The ``llama`` model of GGUF, which Gemma up to 3 uses as well."""
+    """The ``llama`` model of GGUF, which Gemma up to 3 uses as well.
+
+    A U+2581 in a text reads as a space, for that is how these vocabularies spell one.
+    """
 
     def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:
         self._vocabulary = vocabulary

@@ -97,7 +97,8 @@ class Vocabulary:
         # In the harmony and solar dialects <|end|> closes a message, after which the answer goes on.
         if {"<|return|>", "<|call|>"} <= self.control.keys() or {"<|calls|>", "<|flush|>"} <= self.control.keys():
             known.discard(self.control.get("<|end|>", -1))
-        if "<|tool_response>" in self.control:
+        # Where <eos> ends a text, as in Gemma, </s> is the tag of HTML.
+        if "<eos>" in self.control:
             known.discard(self.control.get("</s>", -1))
         return frozenset(known | {self.special_ids[role] for role in ("eos", "eot", "eom") if role in self.special_ids})
 
