@@ -131,7 +131,8 @@ def _read_text_parts(file: ModelFile) -> tuple[Tokenizer, ChatTemplate | None]:
     from treadle.models.chat_template import ChatTemplate  # noqa: PLC0415  imported while the weights load
     from treadle.models.tokenizer import Tokenizer  # noqa: PLC0415
 
-    return Tokenizer.from_metadata(file.metadata), ChatTemplate.from_metadata(file.metadata)
+    tokenizer = Tokenizer.from_metadata(file.metadata)
+    return tokenizer, ChatTemplate.from_metadata(file.metadata, tokenizer.vocabulary)
 
 
 def _lock_memory(runner: NativeRunner, plan: MemoryPlan) -> None:
