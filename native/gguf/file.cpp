@@ -43,8 +43,8 @@ const char* kind_of(const GgufValue& value) {
                               const GgufValue& value) {
     const auto* negative = std::get_if<int64_t>(&value);
     const std::string found = negative != nullptr ? std::to_string(*negative) : kind_of(value);
-    throw ModelFileError(gguf::printable(file.path()) + ": key " + gguf::quoted(key) + ": expected " + expected +
-                         ", found " + found);
+    throw ModelFileError(printable(file.path()) + ": key " + quoted(key) + ": expected " + expected + ", found " +
+                         found);
 }
 
 template <class T>
@@ -60,8 +60,8 @@ std::optional<T> get(const GgufFile& file, std::string_view key, const char* exp
 std::shared_ptr<GgufFile> GgufFile::open(const std::string& path) {
     const auto name = parse_split_name(path);
     if (name && name->number != 1) {
-        throw UsageError(gguf::printable(path) + ": this is shard " + std::to_string(name->number) + " of " +
-                         std::to_string(name->count) + "; open the first, " + gguf::printable(name->path(1)));
+        throw UsageError(printable(path) + ": this is shard " + std::to_string(name->number) + " of " +
+                         std::to_string(name->count) + "; open the first, " + printable(name->path(1)));
     }
     std::vector<gguf::Shard> shards;
     shards.push_back(gguf::open_shard(path));
@@ -69,7 +69,7 @@ std::shared_ptr<GgufFile> GgufFile::open(const std::string& path) {
         try {
             shards.push_back(gguf::open_shard(name->path(number)));
         } catch (const UsageError& error) {
-            throw ModelFileError(gguf::printable(path) + ": shard " + std::to_string(number) + " of " +
+            throw ModelFileError(printable(path) + ": shard " + std::to_string(number) + " of " +
                                  std::to_string(name->count) + " is missing: " + error.what());
         }
     }
