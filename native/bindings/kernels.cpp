@@ -227,6 +227,20 @@ Array<uint16_t> store(const std::string& isa, Vector<float> values, int32_t posi
     return to_numpy(out, {block.shape(0), block.shape(1)});
 }
 
+void check_attend_shapes(const Matrix<float>& q, const Cube<uint16_t>& k_blocks, const Cube<uint16_t>& v_blocks,
+                         const Matrix<int32_t>& limits) {
+    const size_t rows = q.shape(0);
+    const size_t head_dim = q.shape(1);
+    const size_t num_blocks = k_blocks.shape(0);
+    require(rows >= 1 && rows <= kMaxAttendRows, "1 to 8 query rows");
+    require(head_dim % 8 == 0, "head_dim must be a multiple of 8");
+    require(k_blocks.shape(1) == head_dim && k_blocks.shape(2) == kKvBlockTokens,
+            "k_blocks must be [blocks, head_dim, 32]");
+    require(v_blocks.shape(0) == num_blocks && v_blocks.shape(1) == kKvBlockTokens && v_blocks.shape(2) == head_dim,
+            "v_blocks must be [blocks, 32, head_dim]");
+    require(limits.shape(0) == num_blocks && limits.shape(1) == rows, "limits must be [blocks, rows]");
+}
+
 std::tuple<Array<float>, Array<float>, Array<float>> attend(const std::string& isa, Matrix<float> q,
                                                             Cube<uint16_t> k_blocks, Cube<uint16_t> v_blocks,
                                                             Matrix<int32_t> limits) {
@@ -235,13 +249,7 @@ std::tuple<Array<float>, Array<float>, Array<float>> attend(const std::string& i
     const size_t head_dim = q.shape(1);
     const size_t num_blocks = k_blocks.shape(0);
     const size_t block_values = head_dim * kKvBlockTokens;
-    require(rows >= 1 && rows <= kMaxAttendRows, "1 to 8 query rows");
-    require(head_dim % 8 == 0, "head_dim must be a multiple of 8");
-    require(k_blocks.shape(1) == head_dim && k_blocks.shape(2) == kKvBlockTokens,
-            "k_blocks must be [blocks, head_dim, 32]");
-    require(v_blocks.shape(0) == num_blocks && v_blocks.shape(1) == kKvBlockTokens && v_blocks.shape(2) == head_dim,
-            "v_blocks must be [blocks, 32, head_dim]");
-    require(limits.shape(0) == num_blocks && limits.shape(1) == rows, "limits must be [blocks, rows]");
+    check_attend_shapes(q, k_blocks, v_blocks, limits);
     Guarded<float> transposed(head_dim * kMaxAttendRows);
     for (size_t d = 0; d < head_dim; ++d) {
         for (size_t r = 0; r < rows; ++r) transposed.data()[d * kMaxAttendRows + r] = q.data()[r * head_dim + d];
