@@ -10,8 +10,8 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from tests.oracles import gguf_bytes
 
+from oracles import gguf_bytes
 from treadle import _native
 from treadle.errors import ModelFileError, UsageError
 from treadle.models.gguf import FormatShare, ModelFile

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.oracles import gguf_bytes as g
 
+from oracles import gguf_bytes as g
 from treadle import _native
 from treadle.errors import ModelFileError, UsageError
 from treadle.models.gguf import ModelFile
