@@ -138,10 +138,21 @@ def test_the_clock_is_readable() -> None:
 
 
 def test_own_variables_reach_the_template_and_others_are_refused() -> None:
-    assert render("{{ enable_thinking }}", enable_thinking=False) == "False"
-    for name in ("chat_template", "bos_token"):
+    assert render("{{ enable_thinking }}{{ guard }}{{ self }}", enable_thinking=False, guard=1).startswith("False1")
+    for name in ("chat_template", "bos_token", "messages"):
         with pytest.raises(UsageError, match=f"'{name}' cannot be set by a request"):
-            render("x", **{name: "{{ 7*7 }}"})
+            template("x").render(PLAIN, **{name: "{{ 7*7 }}"})
+
+
+def test_values_nested_without_end_are_refused() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    deep: dict[str, Any] = {}
+    for _ in range(5000):
+        deep = {"properties": deep}
+    for value in (endless, deep):
+        with pytest.raises(UsageError, match="nested too deeply"):
+            render(CHATML, tools=[{"type": "function", "function": value}])
 
 
 @pytest.mark.parametrize(

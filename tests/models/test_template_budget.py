@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import tracemalloc
+from contextlib import suppress
 
 import pytest
 from tiny_vocabularies import byte_pair
@@ -27,6 +28,7 @@ REFUSED = {
     "format attribute": "{{ '{0.__class__.__mro__}'.format('') }}",
     "attr filter": "{{ (''|attr('__class__')).__mro__ }}",
     "integer bytes": "{{ (1).to_bytes(1000000000, 'big') }}",
+    "striptags": "{{ ('a'|escape).striptags() }}",
     "translate": "{{ 'a'.translate({97: 'b' * 900000}) }}",
 }
 STOPPED = {
@@ -56,6 +58,9 @@ STOPPED = {
     "plain output": "{% for i in range(99999) %}" + "y" * 100_000 + "{% endfor %}",
     "block output": "{% set x %}{% for i in range(99999) %}{{ 'x' * 1000 }}{% endfor %}{% endset %}",
     "percent width": "{{ '%1000000000d' % 5 }}",
+    "percent precision": "{{ '%.1000000000f' % 5 }}",
+    "percent key": "{{ '%((a))1000000000d' % {'(a)': 5} }}",
+    "percent zeros": "{{ '%0001000000000d' % 5 }}",
     "percent star": "{{ '%*d' % (1000000000, 5) }}",
     "format width": "{{ '{:1000000000}'.format(5) }}",
     "format nested": "{{ '{:{}}'.format(5, 1000000000) }}",
@@ -147,6 +152,20 @@ def test_budgets_hold_off_the_main_thread_and_are_each_renderings_own() -> None:
         thread.join()
     assert len(outcomes) == 2
     assert all("stopped" in outcome for outcome in outcomes)
+
+
+def test_honest_formats_are_left_alone() -> None:
+    assert render("{{ '%-5d|%05.2f|%%' % (5, 2.5) }}{{ '%(k)s' % {'k': 1} }}") == "5    |02.50|%1"
+    assert render("""{{ '{{"name": "{}", "n": {n:>4}}}'.format('f', n=2) }}""") == '{"name": "f", "n":    2}'
+
+
+@pytest.mark.parametrize("text", ["%(", "%-", "%.", "{", "{:", "{{:", "{1:1"])
+def test_formats_are_checked_in_linear_time(text: str) -> None:
+    began = time.thread_time()
+    for use in ("s % 1", "s.format(1)"):
+        with suppress(TemplateError):
+            render(f"{{% set s = '{text}' * 300000 %}}{{{{ {use} }}}}")
+    assert time.thread_time() - began < MAX_SECONDS
 
 
 def test_long_honest_chats_fit_in_the_budget() -> None:

@@ -77,6 +77,7 @@ class ChatTemplate:
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
+        /,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
@@ -105,18 +106,19 @@ class ChatTemplate:
         normal, known_tools = normalise_messages(messages), normalise_tools(tools)
         if any("tool_calls" in message for message in normal) and not self._takes_mappings:
             normal = [_with_argument_text(message) for message in normal]
-        guard = PromptGuard(self._spellings, [normal, known_tools, variables])
-        shown = [guard.protect_message(message) for message in normal]
-        if self._wants_parts:
-            shown = [{**message, "content": _as_parts(message["content"])} for message in shown]
-        text = self._render(
-            messages=shown,
-            tools=guard.protect_other(known_tools),
-            add_generation_prompt=add_generation_prompt,
-            guard=guard.character,
-            **guard.protect_other(variables),
-        )
-        return RenderedPrompt(text, guard.character)
+        try:
+            guard = PromptGuard(self._spellings, [normal, known_tools, variables])
+            values = guard.protect_other(variables)
+            values["messages"] = [self._in_its_form(guard.protect_message(message)) for message in normal]
+            values["tools"] = guard.protect_other(known_tools)
+            values["add_generation_prompt"] = add_generation_prompt
+            budget = TemplateBudget(values)
+        except RecursionError:
+            raise UsageError("the messages, tools or template variables are nested too deeply") from None
+        return RenderedPrompt(self._run(values, budget, guard.character), guard.character)
+
+    def _in_its_form(self, message: dict[str, Any]) -> dict[str, Any]:
+        return {**message, "content": _as_parts(message["content"])} if self._wants_parts else message
 
     @cached_property
     def _wants_parts(self) -> bool:
@@ -141,16 +143,16 @@ class ChatTemplate:
         return json.dumps(arguments) not in self._probe(history)
 
     def _probe(self, messages: list[dict[str, Any]]) -> str:
+        values = {"messages": messages, "tools": None, "add_generation_prompt": False}
         try:
-            return self._render(messages=messages, tools=None, add_generation_prompt=False, guard="", share=0.1)
+            return self._run(values, TemplateBudget(values, share=0.1), guard="")
         except TemplateError:
             return ""
 
-    def _render(self, *, guard: str, share: float = 1.0, **variables: Any) -> str:
-        budget = TemplateBudget(variables, share=share)
+    def _run(self, values: dict[str, Any], budget: TemplateBudget, guard: str) -> str:
         try:
             with budget.in_force():
-                return self._template.render({**self._tokens, **variables, GUARD_NAME: guard})
+                return self._template.render({**self._tokens, **values, GUARD_NAME: guard})
         except BudgetExceeded as error:
             raise TemplateError(f"chat template{_line_of(error)}: stopped, for {error}") from None
         except SecurityError as error:

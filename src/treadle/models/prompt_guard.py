@@ -5,6 +5,7 @@ Rendering is left to ``chat_template``, encoding to ``tokenizer``.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,8 @@ _ASSISTANT_MARKS = frozenset(
 )
 _MARKS = _ASSISTANT_MARKS | {"<tool_response>", "</tool_response>", "[TOOL_RESULTS]", "[/TOOL_RESULTS]"}
 _NO_MARKS: frozenset[str] = frozenset()
+# No vocabulary has longer control tokens; a hostile one must not make every text slow to check.
+_LONGEST_SPELLING = 256
 # The fields of a message that hold what its author said.
 _WORDS = frozenset({"content", "reasoning_content"})
 
@@ -48,9 +51,9 @@ class ControlSpellings:
 
     def __init__(self, control: Collection[str]) -> None:
         self.control = frozenset(control)
-        self._heads = {text[:length] for text in control for length in range(1, len(text))}
-        self._tails = {text[length:] for text in control for length in range(1, len(text))}
-        self._longest = max(map(len, control), default=0)
+        self._forwards = sorted(control)
+        self._backwards = sorted(text[::-1] for text in control)
+        self._longest = min(_LONGEST_SPELLING, max(map(len, control), default=0))
         self._joined = "\0".join(control)
         self._finders: dict[frozenset[str], TokenSplitter] = {}
 
@@ -66,9 +69,9 @@ class ControlSpellings:
             begin = start + 1
         guarded = guard.join([*parts, text[begin:]])
         reach = range(1, min(len(text), self._longest) + 1)
-        if any(text[:length] in self._tails for length in reach):
+        if any(_is_prefix(text[:length][::-1], self._backwards) for length in reach):
             guarded = guard + guarded
-        if any(text[-length:] in self._heads for length in reach) or text in self._joined:
+        if any(_is_prefix(text[-length:], self._forwards) for length in reach) or text in self._joined:
             guarded += guard
         return guarded
 
@@ -124,3 +127,9 @@ def _strings(value: Any) -> Iterator[str]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from _strings(item)
+
+
+def _is_prefix(text: str, ordered: list[str]) -> bool:
+    """Whether one of some sorted texts begins with a text."""
+    index = bisect_left(ordered, text)
+    return index < len(ordered) and ordered[index].startswith(text)

@@ -11,19 +11,30 @@ from typing import Any
 
 from treadle.models.template_budget import BudgetExceeded, TemplateBudget
 
-__all__ = ["FILTER_LIMITS", "check_format", "check_power", "check_product", "check_string_method"]
+__all__ = ["FILTER_LIMITS", "check_braces", "check_percent", "check_power", "check_product", "check_string_method"]
 
-_WIDE_FIELD = re.compile(r"%[^a-zA-Z%]*(?:\*|\d{4})|\{[^{}]*(?:\{|:[^{}]*\d{4})")
+# Widths and precisions that are computed or have four digits; a key with parentheses could hide one.
+_WIDE_PERCENT = re.compile(r"%(?:\([^()]*\))?[-#0 +]*(?:\*|\d{4}|\d*\.(?:\*|\d{4}))|%\([^()]*\(")
+_WIDE_BRACES = re.compile(r"\{[^{}:]*(?:\{|:[^{}]*(?:\{|\d{4}))")
 _MAX_PRECISION = 30
 _MAX_INDENT = 16
 
 
-def check_format(template: str, arguments: Any) -> None:
-    """Check ``%`` and ``str.format``: each field may hold every argument, none may be padded far."""
+def check_percent(template: str, arguments: Any) -> None:
+    """Check formatting by ``%``: each field may hold every argument, none may be padded far."""
+    _check_fields(template, _WIDE_PERCENT, template.count("%"), arguments)
+
+
+def check_braces(template: str, arguments: Any) -> None:
+    """Check ``str.format`` in the same way."""
+    fields = template.replace("{{", "").replace("}}", "")
+    _check_fields(fields, _WIDE_BRACES, fields.count("{"), arguments)
+
+
+def _check_fields(template: str, wide: re.Pattern[str], num_fields: int, arguments: Any) -> None:
     budget = TemplateBudget.current()
-    if _WIDE_FIELD.search(template):
+    if wide.search(template):
         raise BudgetExceeded("it pads text to a computed or four-digit width")
-    num_fields = template.count("%") + template.count("{")
     budget.allow_text(len(template) + num_fields * budget.measure(arguments))
 
 
@@ -98,7 +109,7 @@ def _check_slice(value: Any, slices: Any, fill_with: Any = None) -> None:
 
 
 def _check_filter_format(text: Any, *args: Any, **kwargs: Any) -> None:
-    check_format(str(text), (args, kwargs))
+    check_percent(str(text), (args, kwargs))
 
 
 def _check_round(_value: Any, precision: Any = 0, method: str = "common") -> None:

@@ -22,7 +22,14 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 from treadle.models.template_budget import BudgetExceeded, TemplateBudget
-from treadle.models.template_limits import FILTER_LIMITS, check_format, check_power, check_product, check_string_method
+from treadle.models.template_limits import (
+    FILTER_LIMITS,
+    check_braces,
+    check_percent,
+    check_power,
+    check_product,
+    check_string_method,
+)
 
 __all__ = ["GUARD_NAME", "TemplateEnvironment"]
 
@@ -65,7 +72,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         """Refuse, besides what the sandbox refuses, methods that make much out of little."""
         if isinstance(obj, (int, float)) or (isinstance(obj, bytes) and attr != "decode"):
             return False
-        if isinstance(obj, str) and attr in ("translate", "maketrans"):
+        if isinstance(obj, str) and attr in ("translate", "maketrans", "striptags"):
             return False
         return super().is_safe_attribute(obj, attr, value)
 
@@ -76,7 +83,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             return None
 
         def checked(*args: Any, **kwargs: Any) -> str:
-            check_format(value.__self__, (args, kwargs))
+            check_braces(value.__self__, (args, kwargs))
             return wrapped(*args, **kwargs)
 
         return checked
@@ -100,7 +107,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         budget = TemplateBudget.current()
         budget.step()
         if operator == "%" and isinstance(left, str):
-            check_format(left, right)
+            check_percent(left, right)
         elif operator == "*":
             check_product(left, right)
         elif operator == "**":
