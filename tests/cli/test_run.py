@@ -153,18 +153,28 @@ def test_refuses_bytes_that_are_no_text(command: str, smollm2_path: Path) -> Non
 
 
 @pytest.mark.model
-def test_a_closed_stdin_and_an_ascii_terminal_are_no_obstacle(smollm2_path: Path) -> None:
-    shell = (
-        f"exec {sys.executable} -m treadle run 'Name the capital of Japan.' -m {smollm2_path} --temperature 0 -q <&-"
-    )
+@pytest.mark.parametrize(
+    ("redirection", "variables", "expected"),
+    [
+        ("<&-", {}, (0, ANSWER, "")),
+        ("</dev/null", {"PYTHONIOENCODING": "ascii"}, (0, ANSWER, "")),
+        ("2>&-", {}, (0, ANSWER, "")),
+        (">&-", {}, (1, "", "error: the output could not be written: stdout is closed\n")),
+    ],
+)
+def test_closed_streams_and_poor_encodings_are_no_crash(
+    smollm2_path: Path, redirection: str, variables: dict[str, str], expected: tuple[int, str, str]
+) -> None:
+    command = f"{sys.executable} -m treadle run 'Name the capital of Japan.' -m {smollm2_path} --temperature 0 -q"
     done = subprocess.run(
-        ["/bin/sh", "-c", shell],
+        ["/bin/sh", "-c", f"exec {command} {redirection}"],
+        stdin=subprocess.DEVNULL,
         capture_output=True,
-        env=environment(PYTHONIOENCODING="ascii"),
+        env=environment(**variables),
         timeout=TIMEOUT_SECONDS,
         check=False,
     )
-    assert (done.returncode, done.stdout.decode(), done.stderr) == (0, ANSWER, b"")
+    assert (done.returncode, done.stdout.decode(), done.stderr.decode()) == expected
 
 
 def test_refuses_what_is_no_model(tmp_path: Path) -> None:

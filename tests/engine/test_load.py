@@ -42,6 +42,15 @@ def test_a_small_model_loads_and_answers_in_every_way(tiny_path: Path) -> None:
         assert llm.detokenize(llm.tokenize("the inn <|im_end|>")) == "the inn <|im_end|>"
 
 
+def test_an_answer_is_repeated_exactly_also_after_one_was_cancelled(tiny_path: Path) -> None:
+    params = SamplingParams(temperature=1.0, seed=1, repetition_penalty=1.3, max_tokens=24)
+    with LLM(tiny_path) as llm:
+        first, second = (llm.generate("the an in the", params) for _ in range(2))
+        with llm.stream("the an in", params) as cut_short:
+            next(cut_short)
+        assert first.token_ids == second.token_ids == llm.generate("the an in the", params).token_ids
+
+
 def test_the_kernels_can_be_chosen(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with LLM(tiny_path, isa="ref") as llm:
         assert llm.report.isa == "ref"

@@ -90,7 +90,7 @@ class _Conversation:
         self._last: Completion | None = None
 
     def hold(self) -> None:
-        if sys.stdin.isatty():
+        if console.is_interactive:
             console.note(f"{self._llm.report.name}, context {self._llm.context} tokens. /help lists the commands.")
             with suppress(ImportError):
                 import readline  # noqa: F401, PLC0415  gives input() line editing and history
@@ -152,7 +152,7 @@ class _Conversation:
 
 def _read_line() -> str | None:
     """Return the next message without its line end, or None when there are no more or Ctrl-C was typed."""
-    if not sys.stdin.isatty():
+    if not console.is_interactive:
         line = console.read_line()
         return line.strip() if line else None
     try:

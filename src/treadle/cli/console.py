@@ -24,16 +24,23 @@ class Console:
         self.is_quiet = False
         self.is_verbose = False
 
+    @property
+    def is_interactive(self) -> bool:
+        """Tell whether somebody types on stdin."""
+        return sys.stdin is not None and sys.stdin.isatty()
+
     def read_line(self) -> str:
         """Return the next line of stdin with its end, or nothing after the last; raises as ``read_all`` does."""
-        return self._read(sys.stdin.readline)
+        return "" if sys.stdin is None else self._read(sys.stdin.readline)
 
     def read_all(self) -> str:
-        """Return all of stdin; raises UsageError for what is no text."""
-        return self._read(sys.stdin.read)
+        """Return all of stdin, nothing if it is closed; raises UsageError for what is no text."""
+        return "" if sys.stdin is None else self._read(sys.stdin.read)
 
     def out(self, text: str, *, end: str = "\n") -> None:
         """Write data to stdout at once, so that a closed pipe or a full disk is met here and not at exit."""
+        if sys.stdout is None:
+            raise UsageError("the output could not be written: stdout is closed")
         sys.stdout.write(_harmless(text) + end if sys.stdout.isatty() else text + end)
         sys.stdout.flush()
 
@@ -60,9 +67,8 @@ class Console:
         if self.is_verbose or os.environ.get("TREADLE_DEBUG"):
             self._err("".join(traceback.format_exception(error)).rstrip())
         is_known = isinstance(error, TreadleError)
-        self._err(
-            str(error.args[0]) if is_known else f"{type(error).__name__}: {error}", label="error:", label_colour=_RED
-        )
+        message = str(error.args[0]) if is_known else f"{type(error).__name__}: {error}"
+        self._err(message, label="error:", label_colour=_RED)
         if isinstance(error, TreadleError) and error.hint:
             self._err(error.hint, label="hint:")
         if not is_known or isinstance(error, InternalError):
@@ -81,6 +87,8 @@ class Console:
             raise UsageError(f"stdin is not UTF-8 text: {error.reason}") from None
 
     def _err(self, text: str, colour: str = "", *, label: str = "", label_colour: str = "") -> None:
+        if sys.stderr is None:
+            return
         if sys.stderr.isatty():
             text = _harmless(text)
             if not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":

@@ -74,7 +74,7 @@ class _LoadBar:
     def __init__(self, name: str) -> None:
         self._name = name
         self._shows_at = time.monotonic() + _BAR_DELAY_SECONDS
-        self._is_wanted = sys.stderr.isatty() and not console.is_quiet
+        self._is_wanted = sys.stderr is not None and sys.stderr.isatty() and not console.is_quiet
         self._percent = -1
 
     def update(self, done_bytes: int, total_bytes: int) -> None:

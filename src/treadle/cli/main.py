@@ -68,10 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="strict")  # what is no text is refused, not smuggled into the prompt
     code = _run(arguments)
-    if code == EXIT_INTERRUPTED and sys.stderr.isatty():
+    if code == EXIT_INTERRUPTED and console.is_interactive:
         console.say("")  # the shell's prompt begins a line of its own
     try:
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except OSError as error:
         code = _report_system_error(error)
     sys.exit(code)
@@ -114,5 +115,5 @@ def _report_system_error(error: OSError) -> int:
 
 def _forget_stdout() -> None:
     """Keep the interpreter from failing at exit over what is still in the buffer of a broken stdout."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

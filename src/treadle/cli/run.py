@@ -6,7 +6,6 @@ Leaves to others: the model (``cli.loading``) and the answer (``LLM``).
 from __future__ import annotations
 
 import json
-import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,7 +82,7 @@ def run(
 def _read_prompt(prompt: str | None) -> str:
     """Join the argument and what is on stdin; a terminal is only read when asked to with `-`."""
     parts = [] if prompt in (None, "-") else [prompt]
-    if sys.stdin is not None and (prompt == "-" or not sys.stdin.isatty()):
+    if prompt == "-" or not console.is_interactive:
         parts.append(console.read_all())
     text = "\n\n".join(part for part in parts if part and part.strip())
     if not text:
