@@ -55,11 +55,11 @@ class Comparison:
     def start(self) -> None:
         arguments = self.arguments
         for name in (OURS, *arguments.rivals, "read"):
-            self.engines[name] = EngineProcess(name, pythons(arguments)[name])
-            self._guarded(name, self._load, name)
+            self._guarded(name, self._start, name, pythons(arguments)[name])
 
-    def _load(self, name: str) -> None:
+    def _start(self, name: str, python: str) -> None:
         arguments = self.arguments
+        self.engines[name] = EngineProcess(name, python)
         longest = max([*arguments.prompt, arguments.context + arguments.steps])
         self.facts[name] = self.engines[name].ask(
             "load",
@@ -75,7 +75,8 @@ class Comparison:
             action(*arguments)
         except EngineError as error:
             self.failures[name] = str(error)
-            self.engines.pop(name).close()
+            if name in self.engines:
+                self.engines.pop(name).close()
 
     def run(self) -> None:
         for number in range(self.arguments.rounds + 1):  # round 0 warms up and is not counted

@@ -27,13 +27,14 @@ class EngineProcess:
     def __init__(self, name: str, python: str) -> None:
         self.name = name
         paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
-        self.process = subprocess.Popen(
-            [python, str(HERE / "worker.py"), MODULES[name]],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        )
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        command = [python, str(HERE / "worker.py"), MODULES[name]]
+        try:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            )
+        except OSError as error:
+            raise EngineError(f"its process could not be started: {error}") from error
 
     def ask(self, do: str, **arguments: Any) -> Any:
         assert self.process.stdin is not None

@@ -82,12 +82,12 @@ def compare_window(tokens: list[int], ours: NDArray[np.float32], theirs: NDArray
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    engines = {name: EngineProcess(name, pythons(arguments)[name]) for name in ("treadle", arguments.rival)}
-    facts, parts = {}, []
+    engines, facts, parts = {}, {}, []
     try:
-        for name, engine in engines.items():
+        for name in ("treadle", arguments.rival):
+            engines[name] = EngineProcess(name, pythons(arguments)[name])
             settings = {"threads": arguments.threads, "max_tokens": arguments.window, "streams": 1}
-            facts[name] = engine.ask("load", path=str(arguments.model), **settings)
+            facts[name] = engines[name].ask("load", path=str(arguments.model), **settings)
         with tempfile.TemporaryDirectory() as folder:
             pieces = windows(arguments)
             for number, tokens in enumerate(pieces, start=1):

@@ -5,14 +5,18 @@ The parent stops this process between requests, so an engine whose idle threads 
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import os
 import resource
+import signal
 import sys
 from typing import Any
 
 import numpy as np
+
+PR_SET_PDEATHSIG = 1
 
 
 class Worker:
@@ -35,7 +39,14 @@ class Worker:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def end_with_parent() -> None:
+    """A stopped process would outlive a parent that was killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def main() -> None:
+    end_with_parent()
     # Engines print to stdout as they like; the answers go to a copy of it that only this file knows.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
