@@ -1,6 +1,5 @@
-"""A request's logits do not depend, to the last bit, on how its work is cut, spread over threads or mixed with others.
-
-Kernel tables of different instruction sets may differ in the last bits of exponentials; test_forward.py bounds each of them.
+"""A request's logits do not depend, to the last bit, on how its work is cut, spread over threads or mixed with others,
+nor on the instruction set.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from core import Core, Logits
 from gguf import GGMLQuantizationType as Format
 
 from oracles.tiny_model import TinyModel, vocabulary
+from treadle import _native
 
 PROMPT_LENGTHS = [1, 5, 31, 32, 33, 64, 100, 150]
 MIXED = {"attn_v": Format.Q6_K, "ffn_down": Format.Q5_1, "attn_k": Format.Q8_0, "ffn_up": Format.F16}
@@ -79,6 +79,16 @@ def test_batch_of_eight_in_scattered_blocks(
             seen[index].append(logits)
     for parts, (_, expected) in zip(seen, alone, strict=True):
         np.testing.assert_array_equal(np.concatenate(parts), expected)
+
+
+@pytest.mark.parametrize("isa", _native.kernels.runnable_isas())
+def test_instruction_sets(tiny_path: Path, alone: list[tuple[list[int], Logits]], isa: str) -> None:
+    core = Core(tiny_path, isa=isa)
+    assert core.model.isa == isa
+    for prompt, (expected_tokens, expected_logits) in zip(prompts(), alone, strict=True):
+        tokens, logits = core.continue_greedily(prompt, 20)
+        assert tokens == expected_tokens
+        np.testing.assert_array_equal(logits, expected_logits)
 
 
 def test_blocks_used_before_leave_no_trace(tiny_path: Path, alone: list[tuple[list[int], Logits]]) -> None:

@@ -1,17 +1,21 @@
-"""Attention over KV blocks: every table against softmax attention in double."""
+"""Attention over KV blocks: `ref` against softmax attention in double, every other table bit for bit against `ref`."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernel_cases import RUNNABLE_ISAS, UNIT_ROUNDOFF, assert_same_bits
+from kernel_cases import FAST_ISAS, RUNNABLE_ISAS, UNIT_ROUNDOFF, assert_same_bits
 from numpy.typing import NDArray
 
 from treadle._native import kernels
 
 every_isa = pytest.mark.parametrize("isa", RUNNABLE_ISAS)
+fast = pytest.mark.parametrize("isa", FAST_ISAS)
+HEAD_DIMS = [8, 16, 24, 64, 72, 80, 128]
+SPECIAL = [np.nan, np.inf, -np.inf, 65504.0]
 
 Case = tuple[NDArray[np.float32], NDArray[np.uint16], NDArray[np.uint16], NDArray[np.int32]]
+State = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]  # max, sum, acc
 
 
 def make_case(seed: int, rows: int, head_dim: int, lengths: list[int], spread: float = 1.0) -> Case:
@@ -28,12 +32,22 @@ def make_case(seed: int, rows: int, head_dim: int, lengths: list[int], spread: f
     return q, k.view(np.uint16), v.view(np.uint16), limits
 
 
-def check(isa: str, case: Case, lengths: list[int]) -> None:
+def ragged(rows: int) -> list[list[int]]:
+    """Lengths of so many rows, the longest at the corners of a block."""
+    return [[max(longest - r, 0) for r in range(rows)] for longest in (1, 2, 16, 17, 31, 32, 33, 100)]
+
+
+def assert_same_state(found: State, expected: State) -> None:
+    for part, expected_part in zip(found, expected, strict=True):
+        assert_same_bits(part, expected_part)
+
+
+def assert_near_double(case: Case, lengths: list[int]) -> None:
     q, k_blocks, v_blocks, limits = case
     head_dim = q.shape[1]
     k = k_blocks.view(np.float16).astype(np.float64).transpose(0, 2, 1).reshape(-1, head_dim)
     v = v_blocks.view(np.float16).astype(np.float64).reshape(-1, head_dim)
-    maxima, sums, acc = kernels.attend(isa, q, k_blocks, v_blocks, limits)
+    maxima, sums, acc = kernels.attend("ref", q, k_blocks, v_blocks, limits)
     for r, length in enumerate(lengths):
         if length == 0:
             assert maxima[r] == -np.inf
@@ -54,20 +68,62 @@ def check(isa: str, case: Case, lengths: list[int]) -> None:
         assert abs(maxima[r] - scores.max()) <= score_error
 
 
-@every_isa
-@pytest.mark.parametrize("head_dim", [8, 16, 24, 64, 80, 128])
-@pytest.mark.parametrize("rows", range(1, 9))
-def test_attention_equals_numpy_in_double(isa: str, head_dim: int, rows: int) -> None:
-    for longest in (1, 2, 31, 32, 33, 100):
-        lengths = [max(longest - r, 0) for r in range(rows)]
-        check(isa, make_case(longest, rows, head_dim, lengths), lengths)
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize("rows", [1, 3, 8])
+def test_attention_equals_numpy_in_double(head_dim: int, rows: int) -> None:
+    for lengths in ragged(rows):
+        assert_near_double(make_case(lengths[0], rows, head_dim, lengths), lengths)
 
 
-@every_isa
-def test_far_apart_scores(isa: str) -> None:
+def test_far_apart_scores() -> None:
     """Most weights underflow to zero, and later blocks raise the maximum."""
     lengths = [96, 96, 70]
-    check(isa, make_case(5, 3, 64, lengths, spread=30.0), lengths)
+    assert_near_double(make_case(5, 3, 64, lengths, spread=30.0), lengths)
+
+
+@fast
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize("rows", range(1, 9))
+def test_attention_equals_ref(isa: str, head_dim: int, rows: int) -> None:
+    for lengths in ragged(rows):
+        for spread in (0.1, 1.0, 30.0):
+            case = make_case(lengths[0], rows, head_dim, lengths, spread)
+            assert_same_state(kernels.attend(isa, *case), kernels.attend("ref", *case))
+
+
+@fast
+@pytest.mark.parametrize("special", SPECIAL)
+def test_broken_values_in_sight_equal_ref(isa: str, special: float) -> None:
+    """One NaN, infinity or huge number among what a row sees: in q, in K of each vector of positions, in V."""
+    for position in (0, 9, 18, 27, 45):
+        for array in range(3):
+            q, k, v, limits = make_case(position, 4, 64, [60] * 4)
+            if array == 0:
+                q[2, position] = special
+            else:
+                target = k[position // 32, 5] if array == 1 else v[position // 32, :, 5]
+                target.view(np.float16)[position % 32] = special
+            assert_same_state(kernels.attend(isa, q, k, v, limits), kernels.attend("ref", q, k, v, limits))
+
+
+@every_isa
+@pytest.mark.parametrize("poison", SPECIAL)
+def test_nothing_past_a_limit_has_influence(isa: str, poison: float) -> None:
+    """Each position, in sight of some rows or of none, is poisoned in turn: rows that do not see it stay the same."""
+    lengths = np.array([40, 64, 1, 33, 63, 0, 32, 50])
+    q, k, v, limits = make_case(13, 8, 72, lengths.tolist())
+    # A third block that no row sees: limit 0, whatever it holds.
+    k, v = (np.concatenate([blocks, blocks[:1]]) for blocks in (k, v))
+    limits = np.concatenate([limits, np.zeros_like(limits[:1])])
+    clean = kernels.attend(isa, q, k, v, limits)
+    for position in range(96):
+        poisoned_k, poisoned_v = k.copy(), v.copy()
+        poisoned_k[position // 32].view(np.float16)[:, position % 32] = poison
+        poisoned_v[position // 32].view(np.float16)[position % 32] = poison
+        found = kernels.attend(isa, q, poisoned_k, poisoned_v, limits)
+        blind = lengths <= position
+        for part, expected in zip(found, clean, strict=True):
+            assert_same_bits(part[blind], expected[blind])
 
 
 @every_isa

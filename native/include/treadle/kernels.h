@@ -3,7 +3,8 @@
 //
 // Contract of every entry: no allocation, no exception, no lock, no global state; any alignment of float arrays; the
 // result for one token (or one query row) does not depend, bit for bit, on the other tokens or rows of the call.
-// Products follow the order of operations written at each group below, so every table gives the same bits as `ref`.
+// Every entry follows the order of operations written beside it, so every table gives the same bits as `ref` (a NaN may
+// differ in sign and payload): a model says the same whatever the instruction set.
 #pragma once
 
 #include "formats.h"
@@ -24,8 +25,30 @@ using MatmulFn = void (*)(const void* panel, int64_t num_columns, const ActTile*
 // Writes token `token` of the tile (see ActTile) from x[num_columns]. num_columns is a multiple of 32, any for F32.
 using QuantizeFn = void (*)(const float* x, int64_t num_columns, int32_t token, const ActTile* tile);
 
+// The exponential of silu_mul and attend_block, good to 1.02 ulp:
+//   x is clamped to kExpLowest .. kExpHighest, where the result is 0 and infinity; NaN stays NaN
+//   n = round_to_nearest_even(x * kLog2E); r = fma(-n, kLn2High, x); r = fma(-n, kLn2Low, r)
+//   p = kExpPoly[0]; p = fma(p, r, kExpPoly[i]) for i = 1..4; p = fma(p, r * r, r)
+//   exp = (p + 1) * 2^n, rounded once where it is subnormal
+constexpr float kExpLowest = -110.0f;
+constexpr float kExpHighest = 90.0f;
+constexpr float kLog2E = 0x1.715476p+0f;
+constexpr float kLn2High = 0x1.62e400p-1f;  // short, so that n * kLn2High is exact
+constexpr float kLn2Low = 0x1.7f7d1cp-20f;
+constexpr float kExpPoly[5] = {0x1.6a23cep-10f, 0x1.123a20p-7f, 0x1.5558f2p-5f, 0x1.555492p-3f, 0x1.fffffcp-2f};
+
+// The same for code that belongs to no table.
+float exp_f32(float x);
+
 // One KV block against up to kMaxAttendRows query rows of one KV head, as a step of an online softmax (Milakov and
-// Gimelshein 2018; Dao et al. 2022): updates max, sum and acc of each row. A row with limit 0 stays untouched.
+// Gimelshein 2018; Dao et al. 2022): updates max, sum and acc of each row. A row with limit 0 stays untouched. What
+// lies at or past a row's limit has no influence on it, whatever it holds. Order of operations for a row and its
+// positions p:
+//   s[d % 2] = fma(q[d], k[d][p], s[d % 2]); score[p] = s[0] + s[1]
+//   top = the largest of max and the scores, NaN ignored; correction = exp(max - top)
+//   w[p] = exp(score[p] - top), 0 past the limit; total = w[p] + w[p + 16] for p < 16, then halves as in rms_norm
+//   acc[d] = acc[d] * correction; acc[d] = fma(w[p], v[p][d], acc[d]) for p = 0 .. limit - 1
+//   max = top; sum = sum * correction + total
 struct AttendArgs {
     const uint16_t* k_block;  // f16 [head_dim][32]: positions are the inner index
     const uint16_t* v_block;  // f16 [32][head_dim]
@@ -55,7 +78,7 @@ struct KernelTable {
     void (*rope_adjacent)(float* head, const float* cos, const float* sin, int32_t half);
     void (*rope_halves)(float* head, const float* cos, const float* sin, int32_t half);
 
-    // out[i] = gate[i] / (1 + exp(-gate[i])) * up[i]; out may be gate or up.
+    // out[i] = (gate[i] / (1 + exp(-gate[i]))) * up[i]; out may be gate or up.
     void (*silu_mul)(const float* gate, const float* up, int64_t n, float* out);
 
     // One position (0..31) of a KV block; f32 -> f16, round to nearest even, overflow to infinity.

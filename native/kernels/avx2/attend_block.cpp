@@ -16,30 +16,36 @@ struct Group {
     alignas(32) float p[kGroupRows][kKvBlockTokens];  // scores, then weights
 };
 
-// p = q * K of R rows for positions 8 * first .. 8 * (first + N) - 1; a score is one chain of fma over head_dim.
+// p = q * K of R rows for positions 8 * first .. 8 * (first + N) - 1. The chains over even and over odd dims run one
+// after the other: side by side their accumulators would not fit the registers.
 template <int R, int N>
 inline void score_positions(const AttendArgs& args, int first, Group& group) {
-    __m256 acc[R][N];
-    TREADLE_UNROLL for (int r = 0; r < R; ++r) {
-        TREADLE_UNROLL for (int n = 0; n < N; ++n) acc[r][n] = _mm256_setzero_ps();
-    }
-    const uint16_t* k = args.k_block + kLanes * first;
-    const float* q = args.q;
     const uint16_t* next_k = args.next_k_block ? args.next_k_block : args.k_block;
-    for (int32_t d = 0; d < args.head_dim; ++d, k += kKvBlockTokens, q += kMaxAttendRows) {
-        if (first == 0) {  // a line of K came in, so a line each of what comes after it: V, and the next block's K
-            prefetch<64>(args.v_block + kKvBlockTokens * d);
-            prefetch<64>(next_k + kKvBlockTokens * d);
-        }
-        __m256 key[N];
-        TREADLE_UNROLL for (int n = 0; n < N; ++n) key[n] = load_f16(k + kLanes * n);
+    for (int odd = 0; odd < 2; ++odd) {
+        __m256 acc[R][N];
         TREADLE_UNROLL for (int r = 0; r < R; ++r) {
-            const __m256 query = _mm256_set1_ps(q[group.row[r]]);
-            TREADLE_UNROLL for (int n = 0; n < N; ++n) acc[r][n] = _mm256_fmadd_ps(query, key[n], acc[r][n]);
+            TREADLE_UNROLL for (int n = 0; n < N; ++n) acc[r][n] = _mm256_setzero_ps();
         }
-    }
-    TREADLE_UNROLL for (int r = 0; r < R; ++r) {
-        TREADLE_UNROLL for (int n = 0; n < N; ++n) _mm256_store_ps(group.p[r] + kLanes * (first + n), acc[r][n]);
+        const uint16_t* k = args.k_block + odd * kKvBlockTokens + kLanes * first;
+        const float* q = args.q + odd * kMaxAttendRows;
+        for (int32_t d = odd; d < args.head_dim; d += 2, k += 2 * kKvBlockTokens, q += 2 * kMaxAttendRows) {
+            if (first == 0) {  // a line of K came in, so a line each of what comes after it: V, and the next block's K
+                prefetch<64>(args.v_block + kKvBlockTokens * d);
+                prefetch<64>(next_k + kKvBlockTokens * d);
+            }
+            __m256 key[N];
+            TREADLE_UNROLL for (int n = 0; n < N; ++n) key[n] = load_f16(k + kLanes * n);
+            TREADLE_UNROLL for (int r = 0; r < R; ++r) {
+                const __m256 query = _mm256_set1_ps(q[group.row[r]]);
+                TREADLE_UNROLL for (int n = 0; n < N; ++n) acc[r][n] = _mm256_fmadd_ps(query, key[n], acc[r][n]);
+            }
+        }
+        TREADLE_UNROLL for (int r = 0; r < R; ++r) {
+            TREADLE_UNROLL for (int n = 0; n < N; ++n) {
+                float* p = group.p[r] + kLanes * (first + n);
+                _mm256_store_ps(p, odd ? _mm256_add_ps(_mm256_load_ps(p), acc[r][n]) : acc[r][n]);
+            }
+        }
     }
 }
 
@@ -70,7 +76,8 @@ inline void soften(const AttendArgs& args, Group& group, int i) {
     TREADLE_UNROLL for (int n = 0; n < kVectors; ++n) {
         seen[n] = _mm256_castsi256_ps(_mm256_cmpgt_epi32(limit, _mm256_add_epi32(lane, _mm256_set1_epi32(kLanes * n))));
         p[n] = _mm256_load_ps(group.p[i] + kLanes * n);
-        top_lanes = _mm256_max_ps(top_lanes, _mm256_blendv_ps(top_lanes, p[n], seen[n]));
+        // Of two operands max returns the second if either is NaN, so NaN scores fall out.
+        top_lanes = _mm256_max_ps(_mm256_blendv_ps(top_lanes, p[n], seen[n]), top_lanes);
     }
     const float top = largest_lane(top_lanes);
     TREADLE_UNROLL for (int n = 0; n < kVectors; ++n) {
@@ -78,7 +85,7 @@ inline void soften(const AttendArgs& args, Group& group, int i) {
         _mm256_store_ps(group.p[i] + kLanes * n, p[n]);
     }
     const float correction = _mm256_cvtss_f32(exp_ps(_mm256_set1_ps(args.max[row] - top)));
-    const __m256 sums = _mm256_add_ps(_mm256_add_ps(p[0], p[1]), _mm256_add_ps(p[2], p[3]));
+    const __m256 sums = _mm256_add_ps(_mm256_add_ps(p[0], p[2]), _mm256_add_ps(p[1], p[3]));
     group.correction[i] = correction;
     args.max[row] = top;
     args.sum[row] = args.sum[row] * correction + sum_lanes(sums);

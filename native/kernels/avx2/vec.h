@@ -73,24 +73,19 @@ inline void run_tile(const void* panel, int64_t num_columns, const ActTile* tile
     }
 }
 
-// exp(x): 2^n * e^r with |r| <= ln(2) / 2 and a degree-6 polynomial (relative error of the polynomial 4e-9). Below -104
-// the result is 0, above 88.73 infinity; NaN stays NaN.
+// exp(x) as treadle/kernels.h writes it down.
 inline __m256 exp_ps(__m256 x) {
     // The operand that may be NaN comes second: max and min return it.
-    x = _mm256_max_ps(_mm256_set1_ps(-110.0f), _mm256_min_ps(_mm256_set1_ps(90.0f), x));
-    const __m256 n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(0x1.715476p+0f)),
-                                     _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    // ln(2) in two parts, so that n * ln2_high is exact.
-    __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0x1.62e400p-1f), x);
-    r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0x1.7f7d1cp-20f), r);
-    __m256 p = _mm256_set1_ps(0x1.6a23cep-10f);
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.123a20p-7f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.5558f2p-5f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.555492p-3f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.fffffcp-2f));
+    x = _mm256_max_ps(_mm256_set1_ps(kExpLowest), _mm256_min_ps(_mm256_set1_ps(kExpHighest), x));
+    const __m256 n =
+        _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(kLog2E)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(kLn2High), x);
+    r = _mm256_fnmadd_ps(n, _mm256_set1_ps(kLn2Low), r);
+    __m256 p = _mm256_set1_ps(kExpPoly[0]);
+    TREADLE_UNROLL for (int i = 1; i < 5; ++i) p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(kExpPoly[i]));
     p = _mm256_fmadd_ps(p, _mm256_mul_ps(r, r), r);
     p = _mm256_add_ps(p, _mm256_set1_ps(1.0f));
-    // 2^n in two factors: n reaches from -159 to 130, a float's exponent from -126 to 127.
+    // 2^n in two factors: n reaches from -159 to 130, a float's exponent from -126 to 127. The first product is exact.
     const __m256i whole = _mm256_cvtps_epi32(n);
     const __m256i first = _mm256_srai_epi32(whole, 1);
     const __m256i bias = _mm256_set1_epi32(127);

@@ -49,8 +49,7 @@ inline void score(const AttendArgs& args, Group& group) {
     }
 }
 
-// Scores of row i of the group become probabilities relative to the row's new maximum; max and sum are updated. A NaN
-// score may be lost from the maximum but not from the sum.
+// Scores of row i of the group become probabilities relative to the row's new maximum; max and sum are updated.
 inline void soften(const AttendArgs& args, Group& group, int i) {
     const int32_t row = group.row[i];
     const uint32_t seen = static_cast<uint32_t>((uint64_t{1} << args.limit[row]) - 1);
@@ -58,8 +57,8 @@ inline void soften(const AttendArgs& args, Group& group, int i) {
     const __m512 none = _mm512_set1_ps(-__builtin_inff());
     const __m512 low = _mm512_mask_loadu_ps(none, seen_low, group.p[i]);
     const __m512 high = _mm512_mask_loadu_ps(none, seen_high, group.p[i] + 16);
-    float top = _mm512_reduce_max_ps(_mm512_max_ps(low, high));
-    if (args.max[row] > top) top = args.max[row];
+    // Of two operands max returns the second if either is NaN, so NaN scores fall out.
+    const float top = _mm512_reduce_max_ps(_mm512_max_ps(high, _mm512_max_ps(low, _mm512_set1_ps(args.max[row]))));
     const __m512 p_low = _mm512_maskz_mov_ps(seen_low, exp_ps(_mm512_sub_ps(low, _mm512_set1_ps(top))));
     const __m512 p_high = _mm512_maskz_mov_ps(seen_high, exp_ps(_mm512_sub_ps(high, _mm512_set1_ps(top))));
     _mm512_store_ps(group.p[i], p_low);
@@ -67,7 +66,7 @@ inline void soften(const AttendArgs& args, Group& group, int i) {
     const float correction = _mm512_cvtss_f32(exp_ps(_mm512_set1_ps(args.max[row] - top)));
     group.correction[i] = correction;
     args.max[row] = top;
-    args.sum[row] = args.sum[row] * correction + _mm512_reduce_add_ps(_mm512_add_ps(p_low, p_high));
+    args.sum[row] = args.sum[row] * correction + sum_lanes(_mm512_add_ps(p_low, p_high));
 }
 
 // acc = acc * correction + p * V for 16 * C dims from `d` on; `lanes` cuts the last vector of head sizes like 72. With

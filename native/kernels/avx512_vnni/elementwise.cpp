@@ -8,14 +8,6 @@ namespace {
 // The first n of 16 lanes, all of them for n >= 16.
 inline __mmask16 first_lanes(int64_t n) { return n >= 16 ? 0xFFFF : static_cast<__mmask16>((1u << n) - 1); }
 
-// Adds halves, 16 -> 8 -> 4 -> 2 -> 1 lanes.
-inline float sum_lanes(__m512 v) {
-    const __m256 v8 = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-    const __m128 v4 = _mm_add_ps(_mm256_castps256_ps128(v8), _mm256_extractf128_ps(v8, 1));
-    const __m128 v2 = _mm_add_ps(v4, _mm_movehl_ps(v4, v4));
-    return _mm_cvtss_f32(_mm_add_ss(v2, _mm_movehdup_ps(v2)));
-}
-
 inline __m256i to_f16(__m512 v) { return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 
 }  // namespace

@@ -63,20 +63,23 @@ inline void dot4(__m512i weights, const int8_t* x, __m512i* s) {
     TREADLE_UNROLL for (int t = 0; t < T; ++t) s[t] = _mm512_dpbusd_epi32(s[t], weights, repeat32(x + 4 * t));
 }
 
-// exp(x): 2^n * e^r with |r| <= ln(2) / 2 and a degree-6 polynomial (relative error of the polynomial 3e-9). Below -104
-// the result is 0, above 88.73 infinity; NaN stays NaN.
+// Adds halves, 16 -> 8 -> 4 -> 2 -> 1 lanes.
+inline float sum_lanes(__m512 v) {
+    const __m256 v8 = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    const __m128 v4 = _mm_add_ps(_mm256_castps256_ps128(v8), _mm256_extractf128_ps(v8, 1));
+    const __m128 v2 = _mm_add_ps(v4, _mm_movehl_ps(v4, v4));
+    return _mm_cvtss_f32(_mm_add_ss(v2, _mm_movehdup_ps(v2)));
+}
+
+// exp(x) as treadle/kernels.h writes it down.
 inline __m512 exp_ps(__m512 x) {
     // The operand that may be NaN comes second: max and min return it.
-    x = _mm512_max_ps(_mm512_set1_ps(-110.0f), _mm512_min_ps(_mm512_set1_ps(90.0f), x));
-    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(0x1.715476p+0f)), 0);
-    // ln(2) in two parts, so that n * ln2_high is exact.
-    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0x1.62e400p-1f), x);
-    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0x1.7f7d1cp-20f), r);
-    __m512 p = _mm512_set1_ps(0x1.6a2350p-10f);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.123a6cp-7f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.5558f4p-5f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.555490p-3f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.fffffcp-2f));
+    x = _mm512_max_ps(_mm512_set1_ps(kExpLowest), _mm512_min_ps(_mm512_set1_ps(kExpHighest), x));
+    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(kLog2E)), 0);
+    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(kLn2High), x);
+    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(kLn2Low), r);
+    __m512 p = _mm512_set1_ps(kExpPoly[0]);
+    TREADLE_UNROLL for (int i = 1; i < 5; ++i) p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(kExpPoly[i]));
     p = _mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r);
     return _mm512_scalef_ps(_mm512_add_ps(p, _mm512_set1_ps(1.0f)), n);
 }

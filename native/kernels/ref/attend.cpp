@@ -3,10 +3,20 @@
 
 #include "half.h"
 #include "ref.h"
+#include "sum_halves.h"
 
 namespace treadle::ref {
 
 namespace {
+
+float score_of(const AttendArgs* args, int row, int position) {
+    float score[2] = {};
+    for (int d = 0; d < args->head_dim; ++d) {
+        const float key = float_of_f16(args->k_block[d * kKvBlockTokens + position]);
+        score[d % 2] = std::fma(args->q[d * kMaxAttendRows + row], key, score[d % 2]);
+    }
+    return score[0] + score[1];
+}
 
 // weights[p] = exp(score - max) of the positions in sight; updates max and sum, returns the factor for what came
 // before.
@@ -14,22 +24,14 @@ float softmax_step(const AttendArgs* args, int row, float* weights) {
     const int limit = args->limit[row];
     float max = args->max[row];
     for (int p = 0; p < limit; ++p) {
-        float score = 0.0f;
-        for (int d = 0; d < args->head_dim; ++d) {
-            score =
-                std::fma(args->q[d * kMaxAttendRows + row], float_of_f16(args->k_block[d * kKvBlockTokens + p]), score);
-        }
-        weights[p] = score;
-        max = std::fmax(max, score);
+        weights[p] = score_of(args, row, p);
+        max = std::fmax(max, weights[p]);
     }
-    const float correction = std::exp(args->max[row] - max);
-    float sum = args->sum[row] * correction;
-    for (int p = 0; p < limit; ++p) {
-        weights[p] = std::exp(weights[p] - max);
-        sum += weights[p];
-    }
+    const float correction = exp_f32(args->max[row] - max);
+    float lanes[kKvBlockTokens] = {};
+    for (int p = 0; p < limit; ++p) lanes[p] = weights[p] = exp_f32(weights[p] - max);
     args->max[row] = max;
-    args->sum[row] = sum;
+    args->sum[row] = args->sum[row] * correction + sum_halves(lanes, kKvBlockTokens);
     return correction;
 }
 

@@ -3,16 +3,14 @@
 
 #include "half.h"
 #include "ref.h"
+#include "sum_halves.h"
 
 namespace treadle::ref {
 
 void rms_norm(const float* x, const float* weight, int64_t n, float eps, float* out) {
     float lane[16] = {};
     for (int64_t i = 0; i < n; ++i) lane[i % 16] = std::fma(x[i], x[i], lane[i % 16]);
-    for (int width = 8; width >= 1; width /= 2) {
-        for (int i = 0; i < width; ++i) lane[i] += lane[i + width];
-    }
-    const float inv = 1.0f / std::sqrt(lane[0] / static_cast<float>(n) + eps);
+    const float inv = 1.0f / std::sqrt(sum_halves(lane, 16) / static_cast<float>(n) + eps);
     for (int64_t i = 0; i < n; ++i) out[i] = (x[i] * inv) * weight[i];
 }
 
@@ -35,7 +33,7 @@ void rope_halves(float* head, const float* cos, const float* sin, int32_t half) 
 }
 
 void silu_mul(const float* gate, const float* up, int64_t n, float* out) {
-    for (int64_t i = 0; i < n; ++i) out[i] = gate[i] / (1.0f + std::exp(-gate[i])) * up[i];
+    for (int64_t i = 0; i < n; ++i) out[i] = gate[i] / (1.0f + exp_f32(-gate[i])) * up[i];
 }
 
 void store_k(const float* k, int32_t head_dim, int32_t position, uint16_t* k_block) {
