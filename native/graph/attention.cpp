@@ -1,7 +1,6 @@
 #include "attention.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 namespace treadle {
@@ -146,8 +145,8 @@ void Attention::merge(const Partial& into, const Partial& from, int32_t num_rows
     for (int32_t r = 0; r < num_rows; ++r) {
         if (from.sum[r] == 0.0f) continue;  // the row ends before this range
         const float max = std::max(into.max[r], from.max[r]);
-        const float keep = std::exp(into.max[r] - max);
-        const float add = std::exp(from.max[r] - max);
+        const float keep = exp_f32(into.max[r] - max);
+        const float add = exp_f32(from.max[r] - max);
         into.max[r] = max;
         into.sum[r] = into.sum[r] * keep + from.sum[r] * add;
         float* acc = into.acc + r * head_dim;
