@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -238,3 +239,26 @@ def test_a_dropped_model_ends_its_thread(llm: LLM) -> None:
     assert thread.is_alive()
     llm._end()
     assert not thread.is_alive()
+
+
+def test_a_storm_of_threads_and_early_ends_leaves_nothing_behind(llm: LLM, runner: FakeModelRunner) -> None:
+    wrong: list[str] = []
+
+    def ask(seed: int) -> None:
+        chance = random.Random(seed)
+        for index in range(25):
+            prompt = f"{seed}-{index}-" + "x" * chance.randrange(120)
+            num_chunks = chance.choice([0, 1, 7, 100])
+            with llm.stream(prompt, SamplingParams(max_tokens=chance.randint(1, 90))) as stream:
+                text = "".join(chunk.text for chunk, _ in zip(stream, range(num_chunks), strict=False))
+            if not spell(prompt, 90).startswith(text):
+                wrong.append(prompt)
+
+    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert wrong == []
+    wait_until_idle(llm, runner)
+    assert (llm._scheduler.pool.num_used, llm._scheduler.running, llm._scheduler.waiting) == (0, (), ())
