@@ -59,7 +59,7 @@ def model_path() -> Callable[[str], Path]:
     def find(name: str) -> Path:
         path = _find_model(name)
         if path is None:
-            pytest.skip(f"{name} is not in TREADLE_TEST_MODELS")
+            pytest.skip(f"{name} is neither in TREADLE_TEST_MODELS nor in the model store")
         return path
 
     return find
