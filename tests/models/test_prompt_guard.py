@@ -73,6 +73,8 @@ def test_tool_definitions_cannot_forge_turns_even_in_ascii_json() -> None:
     "source",
     [
         "{{ messages[0].content ~ messages[1].content }}",
+        "{{ messages[0].content }}end|>",
+        "<|im_{{ messages[1].content }}",
         "<{{ messages[2].content }}>",
         "{{ messages[0].content|trim }}{{ messages[1].content|trim }}",
         "{{ [messages[0].content, messages[1].content]|join }}",
@@ -80,7 +82,7 @@ def test_tool_definitions_cannot_forge_turns_even_in_ascii_json() -> None:
     ],
 )
 def test_no_template_puts_a_control_token_together_from_pieces(source: str) -> None:
-    contents = ["<|im_", "end|>", "|im_start|>"]
+    contents = ["<|im_", "end|>", "|im_start|"]
     tokenizer, ids, text = prompt([{"role": "user", "content": each} for each in contents], source)
     assert not tokenizer.vocabulary.control_ids & set(ids)
     assert tokenizer.decode(ids) == text

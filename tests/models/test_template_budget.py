@@ -17,7 +17,9 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 MAX_SECONDS = 5.0
 MAX_BYTES = 500_000_000
 
-NESTED = "{% for a in range(999) %}{% for b in range(999) %}{% for c in range(999)TEST %}{% endfor %}{% endfor %}{% endfor %}"
+NESTED = (
+    "{% for a in range(999) %}{% for b in range(999) %}{% for c in range(999) %}{% endfor %}{% endfor %}{% endfor %}"
+)
 DOUBLED = "{% set n = namespace(x='abcdefgh', y='abcdefgh') %}{% for i in range(60) %}BODY{% endfor %}"
 GROWING = "{% set s = 'a' * 900000 %}{% set n = namespace(x=[]) %}{% for i in range(99999) %}BODY{% endfor %}"
 
@@ -32,8 +34,8 @@ REFUSED = {
     "translate": "{{ 'a'.translate({97: 'b' * 900000}) }}",
 }
 STOPPED = {
-    "nested loops": NESTED.replace("TEST", ""),
-    "loops that skip": NESTED.replace("TEST", " if false"),
+    "nested loops": NESTED,
+    "loops that skip": "{% for a in range(99999) %}{% for b in range(99999) if false %}{% endfor %}{% endfor %}",
     "loops in filters": "{% for a in range(99999) %}{{ range(99999)|select('odd')|list|length }}{% endfor %}",
     "doubling macro": "{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(90) }}",
     "repeated text": "{{ 'a' * 1000000000 }}",
@@ -47,12 +49,14 @@ STOPPED = {
     "doubled list joined": DOUBLED.replace("BODY", "{% set n.x = [n.x, n.x] %}") + "{{ n.x|join }}",
     "doubled lists compared": DOUBLED.replace("BODY", "{% set n.x = [n.x, n.x] %}{% set n.y = [n.y, n.y] %}")
     + "{{ n.x == n.y }}",
+    "comparisons chained": DOUBLED.replace("BODY", "{% set n.x = [n.x, n.x] %}{% set n.y = [n.y, n.y] %}")
+    + "{{ 1 != n.x == n.y }}",
     "doubled namespace": DOUBLED.replace("BODY", "{% set n.x = namespace(a=n.x, b=n.x) %}") + "{{ n.x }}",
     "namespace in itself": "{% set n = namespace() %}{% set n.x = n %}{{ n }}",
     "kept copies": GROWING.replace("BODY", "{% set n.x = n.x + [s.upper()] %}"),
     "kept slices": GROWING.replace("BODY", "{% set n.x = n.x + [s[1:]] %}"),
     "kept lists": GROWING.replace("BODY", "{% set n.x = n.x + [range(99999)|list] %}"),
-    "kept literals": GROWING.replace("BODY", "{% set n.x = n.x + [[" + "1," * 20000 + "]] %}"),
+    "long literals": GROWING.replace("BODY", "{% set x = [" + "1," * 20000 + "] %}"),
     "kept arguments": GROWING.replace("BODY", "{% set n.x = n.x + [cycler(*range(99999))] %}"),
     "output": "{% for i in range(99999) %}{{ 'x' * 1000 }}{% endfor %}",
     "plain output": "{% for i in range(99999) %}" + "y" * 100_000 + "{% endfor %}",
@@ -110,6 +114,12 @@ def test_bombs_are_stopped_by_the_budget(source: str) -> None:
     assert time.thread_time() - began < MAX_SECONDS
 
 
+@pytest.mark.parametrize("name", [name for name in STOPPED if name.startswith(("kept ", "long "))])
+def test_what_is_built_counts_towards_one_total(name: str) -> None:
+    with pytest.raises(TemplateError, match="it builds more than"):
+        render(STOPPED[name])
+
+
 @pytest.mark.parametrize("source", FAILING.values(), ids=FAILING.keys())
 def test_other_bombs_fail_by_themselves(source: str) -> None:
     with pytest.raises(TemplateError, match="chat template, line 1: "):
@@ -132,7 +142,7 @@ def test_an_attribute_that_is_only_printed_shows_nothing() -> None:
 
 
 def test_budgets_hold_off_the_main_thread_and_are_each_renderings_own() -> None:
-    template = ChatTemplate.from_metadata({**byte_pair(), "tokenizer.chat_template": NESTED.replace("TEST", "")})
+    template = ChatTemplate.from_metadata({**byte_pair(), "tokenizer.chat_template": NESTED})
     honest = ChatTemplate.from_metadata({**byte_pair(), "tokenizer.chat_template": "{{ messages[0].content }}"})
     assert template is not None
     assert honest is not None

@@ -123,8 +123,6 @@ class _ChargeInserter(NodeTransformer):
 
     def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802
         self.generic_visit(node)
-        if node.test is not None:
-            node.test = nodes.And(_filtered(nodes.Const(True), "one step"), node.test, lineno=node.lineno)
         node.body.insert(0, _step(node))
         return node
 
