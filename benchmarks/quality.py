@@ -1,7 +1,8 @@
 """Compares the predictions of Treadle and llama.cpp from the same file, over a few thousand tokens of real text.
 
-Reports how often both would choose the same next token, how far their distributions diverge, and each perplexity;
-compare.py measures speed.
+Reports how often both would choose the same next token, how far their distributions diverge, and each perplexity. Both
+round activations to eight bits, each in its own way; with --exact both are also held against llama.cpp on a copy of
+the file with float32 weights, where nothing is rounded. compare.py measures speed.
 """
 
 from __future__ import annotations
@@ -24,15 +25,21 @@ from engines import (
 )
 from numpy.typing import NDArray
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from oracles.float_copy import write_float_copy
 from treadle.models.gguf import ModelFile
 from treadle.models.tokenizer import Tokenizer
 
 REPOSITORY = Path(__file__).parents[1]
-# Prose of this repository, code and prose that comes with every Python.
+# Code and prose that come with every Python, and the prose of this repository.
 TEXTS = [
+    *(
+        Path(sysconfig.get_path("stdlib")) / name
+        for name in ("textwrap.py", "LICENSE.txt", "statistics.py", "json/decoder.py")
+    ),
     *sorted((REPOSITORY / "docs").rglob("*.md")),
-    *(Path(sysconfig.get_path("stdlib")) / name for name in ("LICENSE.txt", "textwrap.py", "statistics.py")),
 ]
+OURS, EXACT = "treadle", "exact"
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -42,6 +49,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=4096, help="how many predictions to compare at least")
     parser.add_argument("--window", type=int, default=512, help="tokens read from an empty cache at a time")
     parser.add_argument("--text", type=Path, nargs="*", help="text files to read instead of this repository's own")
+    parser.add_argument("--exact", action="store_true", help="compare both with unrounded activations, too; slow")
     return parser.parse_args()
 
 
@@ -68,64 +76,108 @@ def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
     return shifted
 
 
-def compare_window(tokens: list[int], ours: NDArray[np.float32], theirs: NDArray[np.float32]) -> dict[str, Any]:
-    """Per position: equal choice, divergence from the rival, and how much the real next token surprises each."""
-    q, p = log_softmax(ours), log_softmax(theirs)
-    following = np.array(tokens[1:])
-    rows = np.arange(len(following))
+def compare(some: NDArray[np.float32], reference: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+    """Per position: equal choice, and the divergence from the reference's distribution."""
+    q, p = log_softmax(some), log_softmax(reference)
     return {
-        "agree": ours.argmax(axis=-1) == theirs.argmax(axis=-1),
+        "agree": some.argmax(axis=-1) == reference.argmax(axis=-1),
         "divergence": (np.exp(p) * (p - q)).sum(axis=-1),
-        "our_surprise": -q[rows, following],
-        "their_surprise": -p[rows, following],
     }
+
+
+def surprise(logits: NDArray[np.float32], tokens: list[int]) -> NDArray[np.float64]:
+    """Minus the log-probability of each token that really follows."""
+    return -log_softmax(logits)[np.arange(len(tokens) - 1), tokens[1:]]
+
+
+class Measurement:
+    """The engines under comparison, and what they predicted so far."""
+
+    def __init__(self, arguments: argparse.Namespace, folder: Path) -> None:
+        self.arguments = arguments
+        self.folder = folder
+        self.engines: dict[str, EngineProcess] = {}
+        self.facts: dict[str, dict[str, Any]] = {}
+        self.pairs: dict[tuple[str, str], list[dict[str, NDArray[Any]]]] = {}
+        self.surprises: dict[str, list[NDArray[np.float64]]] = {}
+
+    def start(self) -> None:
+        rival = self.arguments.rival
+        self._load(OURS, OURS, self.arguments.model)
+        self._load(rival, rival, self.arguments.model)
+        if self.arguments.exact:
+            print("writing the float32 copy", file=sys.stderr)
+            self._load(EXACT, rival, write_float_copy(self.arguments.model, self.folder / "exact.gguf"))
+        references = [(OURS, rival), (OURS, EXACT), (rival, EXACT)]
+        self.pairs = {pair: [] for pair in references if pair[1] in self.engines}
+
+    def _load(self, name: str, engine: str, path: Path) -> None:
+        self.engines[name] = EngineProcess(engine, pythons(self.arguments)[engine])
+        settings = {"threads": self.arguments.threads, "max_tokens": self.arguments.window, "streams": 1}
+        self.facts[name] = self.engines[name].ask("load", path=str(path), **settings)
+
+    def read(self, tokens: list[int]) -> None:
+        logits = {}
+        for name, engine in self.engines.items():
+            path = self.folder / f"{name}.npy"
+            engine.ask("logits_to_file", tokens=tokens, out=str(path))
+            logits[name] = np.load(path)
+            self.surprises.setdefault(name, []).append(surprise(logits[name], tokens))
+        for (some, reference), parts in self.pairs.items():
+            parts.append(compare(logits[some], logits[reference]))
+
+    def close(self) -> None:
+        for engine in self.engines.values():
+            engine.close()
+
+    def summary(self) -> dict[str, Any]:
+        comparisons = []
+        for (some, reference), parts in self.pairs.items():
+            agree, divergence = (np.concatenate([part[key] for part in parts]) for key in ("agree", "divergence"))
+            comparisons.append(
+                {
+                    "engine": some,
+                    "reference": reference,
+                    "predictions": len(agree),
+                    "top1_agreement": float(agree.mean()),
+                    "mean_divergence": float(divergence.mean()),
+                    "median_divergence": float(np.median(divergence)),
+                    "p99_divergence": float(np.quantile(divergence, 0.99)),
+                }
+            )
+        perplexities = {name: float(np.exp(np.concatenate(parts).mean())) for name, parts in self.surprises.items()}
+        return {"engines": self.facts, "comparisons": comparisons, "perplexity": perplexities}
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    engines, facts, parts = {}, {}, []
-    try:
-        for name in ("treadle", arguments.rival):
-            engines[name] = EngineProcess(name, pythons(arguments)[name])
-            settings = {"threads": arguments.threads, "max_tokens": arguments.window, "streams": 1}
-            facts[name] = engines[name].ask("load", path=str(arguments.model), **settings)
-        with tempfile.TemporaryDirectory() as folder:
-            pieces = windows(arguments)
+    pieces = windows(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        measurement = Measurement(arguments, Path(folder))
+        try:
+            measurement.start()
             for number, tokens in enumerate(pieces, start=1):
                 print(f"window {number} of {len(pieces)}", file=sys.stderr)
-                files = {name: f"{folder}/{name}.npy" for name in engines}
-                for name, engine in engines.items():
-                    engine.ask("logits_to_file", tokens=tokens, out=files[name])
-                parts.append(compare_window(tokens, *(np.load(files[name]) for name in engines)))
-    except EngineError as error:
-        sys.exit(f"{name} could not run: {error}")
-    finally:
-        for engine in engines.values():
-            engine.close()
-    joined = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
-    return {
-        "engines": facts,
-        "predictions": len(joined["agree"]),
-        "top1_agreement": float(joined["agree"].mean()),
-        "mean_divergence": float(joined["divergence"].mean()),
-        "p99_divergence": float(np.quantile(joined["divergence"], 0.99)),
-        "treadle_perplexity": float(np.exp(joined["our_surprise"].mean())),
-        "rival_perplexity": float(np.exp(joined["their_surprise"].mean())),
-    }
+                measurement.read(tokens)
+        except EngineError as error:
+            sys.exit(f"an engine could not run: {error}")
+        finally:
+            measurement.close()
+    return measurement.summary()
 
 
 def main() -> None:
     arguments = parse_arguments()
     result = measure(arguments)
     write_report(arguments, {"machine": describe_machine(arguments), **result})
-    print(f"treadle against {arguments.rival}, {result['predictions']} predictions of {arguments.model.name}")
-    print(f"same most likely token   {result['top1_agreement']:.2%}")
-    print(
-        f"KL divergence            mean {result['mean_divergence']:.2e}, 99th percentile {result['p99_divergence']:.2e}"
-    )
-    print(
-        f"perplexity               treadle {result['treadle_perplexity']:.4f}, "
-        f"{arguments.rival} {result['rival_perplexity']:.4f}"
-    )
+    print("| engine | held against | predictions | same first choice | KL mean | KL median | KL p99 |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for row in result["comparisons"]:
+        numbers = " | ".join(f"{row[f'{key}_divergence']:.1e}" for key in ("mean", "median", "p99"))
+        print(
+            f"| {row['engine']} | {row['reference']} | {row['predictions']} | {row['top1_agreement']:.2%} | {numbers} |"
+        )
+    print()
+    print("perplexity: " + ", ".join(f"{name} {value:.4f}" for name, value in result["perplexity"].items()))
 
 
 if __name__ == "__main__":

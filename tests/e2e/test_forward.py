@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import gguf
 import numpy as np
 import pytest
 from core import Core
 from gguf import GGMLQuantizationType as Format
 from numpy.typing import NDArray
 
+from oracles.float_copy import write_float_copy
 from oracles.numpy_forward import NumpyModel
 from oracles.tiny_model import TinyModel, vocabulary
 from treadle import _native
@@ -169,23 +169,6 @@ def test_smollm2(smollm2_path: Path, smollm2_prompts: list[list[int]]) -> None:
 @pytest.mark.model
 def test_smollm2_with_float_weights(smollm2_path: Path, smollm2_prompts: list[list[int]], tmp_path: Path) -> None:
     """The same weights written as floats: no int8 activations, so 64 greedy tokens equal NumPy's to float rounding."""
-    expanded = tmp_path / "smollm2-f32.gguf"
-    expand_to_float32(smollm2_path, expanded)
+    expanded = write_float_copy(smollm2_path, tmp_path / "smollm2-f32.gguf")
     check_float_model(expanded, smollm2_prompts, NUM_TOKENS)
     expanded.unlink()
-
-
-def expand_to_float32(source: Path, target: Path) -> None:
-    reader = gguf.GGUFReader(source)
-    writer = gguf.GGUFWriter(target, reader.fields["general.architecture"].contents())
-    for field in reader.fields.values():
-        if field.name.startswith("GGUF.") or field.name == "general.architecture":
-            continue
-        element = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
-        writer.add_key_value(field.name, field.contents(), field.types[0], sub_type=element)
-    for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, gguf.quants.dequantize(tensor.data, tensor.tensor_type))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
