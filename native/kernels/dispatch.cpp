@@ -6,6 +6,9 @@
 #if defined(TREADLE_HAVE_AVX2) || defined(TREADLE_HAVE_AVX512_VNNI)
 #include "cpu_x86.h"
 #endif
+#if defined(TREADLE_HAVE_NEON_DOTPROD) || defined(TREADLE_HAVE_NEON_I8MM)
+#include "cpu_arm.h"
+#endif
 
 namespace treadle {
 
@@ -14,6 +17,12 @@ extern const KernelTable kAvx2Kernels;
 #endif
 #if defined(TREADLE_HAVE_AVX512_VNNI)
 extern const KernelTable kAvx512VnniKernels;
+#endif
+#if defined(TREADLE_HAVE_NEON_DOTPROD)
+extern const KernelTable kNeonDotprodKernels;
+#endif
+#if defined(TREADLE_HAVE_NEON_I8MM)
+extern const KernelTable kNeonI8mmKernels;
 #endif
 
 namespace {
@@ -32,6 +41,12 @@ struct Runnable {
 #endif
 #if defined(TREADLE_HAVE_AVX2)
         if (cpu_has_avx2()) add(&kAvx2Kernels);
+#endif
+#if defined(TREADLE_HAVE_NEON_I8MM)
+        if (cpu_has_i8mm()) add(&kNeonI8mmKernels);
+#endif
+#if defined(TREADLE_HAVE_NEON_DOTPROD)
+        if (cpu_has_dotprod()) add(&kNeonDotprodKernels);
 #endif
         add(&kRefKernels);
     }

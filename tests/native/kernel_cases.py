@@ -74,10 +74,12 @@ def expected_isas() -> list[str]:
         return [isa for isa in named.split(",") if isa]
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    flags = next((set(line.split()) for line in lines if line.startswith("flags")), set())
+    flags = next((set(line.split()) for line in lines if line.startswith(("flags", "Features"))), set())
     needs = {
         "avx512_vnni": {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"},
         "avx2": {"avx2", "fma", "f16c"},
+        "neon_i8mm": {"asimddp", "i8mm"},
+        "neon_dotprod": {"asimddp"},
         "ref": set(),
     }
     return [isa for isa, needed in needs.items() if needed <= flags]

@@ -91,7 +91,8 @@ struct KernelTable {
 // Plain C++ in the written order of operations: runs everywhere, and is what other tables are tested against.
 extern const KernelTable kRefKernels;
 
-// The table named by `isa` ("ref", "avx2", "avx512_vnni"), or the best one this CPU can run if `isa` is null or empty.
+// The table named by `isa` (the name of its folder in native/kernels), or the best one this CPU can run if `isa` is null
+// or empty.
 // Returns null for an unknown name or one this CPU cannot run.
 const KernelTable* find_kernels(const char* isa);
 

@@ -1,5 +1,5 @@
 // Entry points of the ref table: plain C++ in the order of operations that treadle/kernels.h writes down. It is what
-// other tables are tested against, and what runs on a CPU without AVX2.
+// other tables are tested against, and what runs on a CPU no other table suits.
 #pragma once
 
 #include "treadle/kernels.h"

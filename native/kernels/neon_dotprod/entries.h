@@ -1,0 +1,32 @@
+// Entry points of the dot product kernels of AArch64; table.cpp lists them. Meaning and order of operations:
+// treadle/kernels.h.
+#pragma once
+
+#include "treadle/kernels.h"
+
+namespace treadle::neon_dotprod {
+
+void matmul_f32(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
+void matmul_f16(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
+void matmul_bf16(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
+void matmul_q4_0(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
+void matmul_q4_1(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
+void matmul_q5_0(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
+void matmul_q5_1(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
+void matmul_q8_0(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
+void matmul_q4_k(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
+void matmul_q5_k(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
+void matmul_q6_k(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
+
+void quantize_f32(const float* x, int64_t num_columns, int32_t token, const ActTile* tile);
+void quantize_q8(const float* x, int64_t num_columns, int32_t token, const ActTile* tile);
+
+void rms_norm(const float* x, const float* weight, int64_t n, float eps, float* out);
+void rope_adjacent(float* head, const float* cos, const float* sin, int32_t half);
+void rope_halves(float* head, const float* cos, const float* sin, int32_t half);
+void silu_mul(const float* gate, const float* up, int64_t n, float* out);
+void store_k(const float* k, int32_t head_dim, int32_t position, uint16_t* k_block);
+void store_v(const float* v, int32_t head_dim, int32_t position, uint16_t* v_block);
+void attend_block(const AttendArgs* args);
+
+}  // namespace treadle::neon_dotprod

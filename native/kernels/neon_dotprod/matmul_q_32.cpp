@@ -1,0 +1,33 @@
+// Products of the formats with blocks of 32 columns: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0.
+#include "entries.h"
+#include "product_q_32.h"
+
+namespace treadle::neon_dotprod {
+namespace {
+
+template <class Format>
+using Product = Product32<SdotSums, Format>;
+
+}  // namespace
+
+void matmul_q4_0(const void* panel, int64_t num_columns, const ActTile* tile, float* out) {
+    run_tile<Product<Q4_0>>(panel, num_columns, tile, out);
+}
+
+void matmul_q4_1(const void* panel, int64_t num_columns, const ActTile* tile, float* out) {
+    run_tile<Product<Q4_1>>(panel, num_columns, tile, out);
+}
+
+void matmul_q5_0(const void* panel, int64_t num_columns, const ActTile* tile, float* out) {
+    run_tile<Product<Q5_0>>(panel, num_columns, tile, out);
+}
+
+void matmul_q5_1(const void* panel, int64_t num_columns, const ActTile* tile, float* out) {
+    run_tile<Product<Q5_1>>(panel, num_columns, tile, out);
+}
+
+void matmul_q8_0(const void* panel, int64_t num_columns, const ActTile* tile, float* out) {
+    run_tile<Product<Q8_0>>(panel, num_columns, tile, out);
+}
+
+}  // namespace treadle::neon_dotprod
