@@ -1,0 +1,82 @@
+// Attention over KV blocks.
+#include <algorithm>
+
+#include "comparison.h"
+
+namespace treadle::tests {
+namespace {
+
+// The state of an online softmax, and a step of it.
+struct Attention {
+    Guarded<float> max, sum, acc;
+
+    Attention(size_t rows, size_t head_dim) : max(rows), sum(rows), acc(rows * head_dim) {
+        std::fill_n(max.data(), max.count(), -kInf);
+        std::fill_n(sum.data(), sum.count(), 0.0f);
+        std::fill_n(acc.data(), acc.count(), 0.0f);
+    }
+
+    void step(const KernelTable& table, size_t head_dim, const Guarded<float>& q, const Guarded<uint16_t>& k,
+              const Guarded<uint16_t>& v, const Guarded<int32_t>& limit) {
+        const Guarded<uint16_t> untouchable(0);  // the next K, which may be requested but not read
+        const AttendArgs args{k.data(),
+                              v.data(),
+                              static_cast<int32_t>(head_dim),
+                              static_cast<int32_t>(limit.count()),
+                              q.data(),
+                              limit.data(),
+                              max.data(),
+                              sum.data(),
+                              acc.data(),
+                              untouchable.data()};
+        table.attend_block(&args);
+    }
+};
+
+// Three blocks with random limits; `special` is one value of q, of K or of V, in sight or not, or none of them.
+void compare_blocks(Comparison& c, Random& random, size_t rows, size_t head_dim, float spread, int special) {
+    std::vector<float> q = random.values(head_dim * kMaxAttendRows, spread);
+    if (special >= 0 && special % 3 == 0) q[head_dim / 2 * kMaxAttendRows] = kSpecials[special / 3];
+    const Guarded<float> query(q.size(), q.data());
+    Attention found(rows, head_dim), expected(rows, head_dim);
+    for (int block = 0; block < 3; ++block) {
+        Guarded<uint16_t> k(head_dim * kKvBlockTokens), v(head_dim * kKvBlockTokens);
+        Guarded<int32_t> limit(rows);
+        for (size_t i = 0; i < k.count(); ++i) {
+            k.data()[i] = random.small_f16() + (3 << 10);
+            v.data()[i] = random.small_f16() + (3 << 10);
+        }
+        if (special >= 0 && special % 3 > 0) {
+            Guarded<uint16_t>& target = special % 3 == 1 ? k : v;
+            const Guarded<float> value(8, std::vector<float>(8, kSpecials[special / 3]).data());
+            Guarded<uint16_t> halves(8 * kKvBlockTokens);
+            c.ref.store_v(value.data(), 8, 0, halves.data());
+            target.data()[static_cast<size_t>(random.below(static_cast<int>(target.count())))] = halves.data()[0];
+        }
+        for (size_t r = 0; r < rows; ++r) {
+            const int32_t below = random.below(44);
+            limit.data()[r] = below < 32 ? below : 32;
+        }
+        found.step(c.table, head_dim, query, k, v, limit);
+        expected.step(c.ref, head_dim, query, k, v, limit);
+    }
+    const std::string what = "attend_block, " + to_string(rows) + " rows of " + to_string(head_dim) + ", ";
+    c.expect_same(what + "max", found.max, expected.max);
+    c.expect_same(what + "sum", found.sum, expected.sum);
+    c.expect_same(what + "acc", found.acc, expected.acc);
+}
+
+}  // namespace
+
+void compare_attention(Comparison& c) {
+    Random random(6);
+    for (size_t rows = 1; rows <= kMaxAttendRows; ++rows) {
+        for (const size_t head_dim : {8, 16, 40, 64, 72, 128}) {
+            for (const float spread : {0.1f, 1.0f, 30.0f}) compare_blocks(c, random, rows, head_dim, spread, -1);
+        }
+        const int num_specials = static_cast<int>(3 * std::size(kSpecials));
+        for (int special = 0; special < num_specials; ++special) compare_blocks(c, random, rows, 24, 1.0f, special);
+    }
+}
+
+}  // namespace treadle::tests
