@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Cross-compiles the core for AArch64 and compares its kernel tables with `ref` under an emulator, once for each kind of
-# processor that gets another set of tables; then compares `ref` itself with this machine's.
-# Needs on Debian: apt-get install g++ g++-aarch64-linux-gnu qemu-user, and cmake.
+# Cross-compiles the core for AArch64 and compares its kernel tables with `ref` under an emulator, kernel by kernel and
+# in whole tiny models, once for each kind of processor that gets another set of tables; then compares `ref` itself with
+# this machine's.
+# Needs on Debian: apt-get install g++ g++-aarch64-linux-gnu qemu-user; cmake, and a python3 with the test packages.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 jobs=$(nproc)
@@ -12,7 +13,7 @@ build() {
   shift
   mkdir -p "$folder"
   if ! { cmake -S . -B "$folder" -DTREADLE_BUILD_TESTS=ON -DTREADLE_BUILD_PYTHON=OFF "$@" &&
-    cmake --build "$folder" --target kernels_test --parallel "$jobs"; } >"$log" 2>&1 || grep -q 'warning:' "$log"; then
+    cmake --build "$folder" --target kernels_test model_test --parallel "$jobs"; } >"$log" 2>&1 || grep -q 'warning:' "$log"; then
     tail -100 "$log"
     exit 1
   fi
@@ -22,12 +23,14 @@ build() {
 check() {
   local cpu=$1 isas=$2
   echo "-- $cpu"
-  TREADLE_EXPECT_ISAS=$isas qemu-aarch64 -L /usr/aarch64-linux-gnu -cpu "$cpu" \
-    build-aarch64/native/tests/kernels_test | tee "build-aarch64/result-$cpu.txt"
+  local emulator=(qemu-aarch64 -L /usr/aarch64-linux-gnu -cpu "$cpu")
+  TREADLE_EXPECT_ISAS=$isas "${emulator[@]}" build-aarch64/native/tests/kernels_test | tee "build-aarch64/result-$cpu.txt"
+  "${emulator[@]}" build-aarch64/native/tests/model_test build-aarch64/models/*.gguf
 }
 
 build build-aarch64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
   -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++
+python3 native/tests/tiny_models.py build-aarch64/models
 check max neon_i8mm,neon_dotprod,ref
 check cortex-a76 neon_dotprod,ref
 check cortex-a53 ref
