@@ -91,9 +91,8 @@ struct KernelTable {
 // Plain C++ in the written order of operations: runs everywhere, and is what other tables are tested against.
 extern const KernelTable kRefKernels;
 
-// The table named by `isa` (the name of its folder in native/kernels), or the best one this CPU can run if `isa` is null
-// or empty.
-// Returns null for an unknown name or one this CPU cannot run.
+// The table named by `isa` (the name of its folder in native/kernels), or the best one this CPU can run if `isa` is
+// null or empty. Returns null for an unknown name or one this CPU cannot run.
 const KernelTable* find_kernels(const char* isa);
 
 // Names of all tables this CPU can run, best first, null-terminated.
