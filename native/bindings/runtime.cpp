@@ -21,6 +21,8 @@ namespace {
 
 using Int32Array = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Int32Table = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using ByteBuffer = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using LogitArray = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
 
 struct StepOutput {
@@ -112,6 +114,24 @@ StepOutput run_step(Runtime& runtime, const Int32Array& token_ids, const Int32Ar
     return output;
 }
 
+void expect_block_bytes(const Runtime& runtime, const char* what, size_t found) {
+    if (found == runtime.kv_block_bytes()) return;
+    throw UsageError(std::string(what) + " has " + std::to_string(found) + " bytes, a KV block has " +
+                     std::to_string(runtime.kv_block_bytes()));
+}
+
+void read_kv_block(const Runtime& runtime, int64_t block_id, const ByteBuffer& out) {
+    expect_block_bytes(runtime, "read_kv_block: out", out.size());
+    const nb::gil_scoped_release release;
+    runtime.read_kv_block(block_id, out.data());
+}
+
+void write_kv_block(Runtime& runtime, int64_t block_id, const Bytes& data) {
+    expect_block_bytes(runtime, "write_kv_block: data", data.size());
+    const nb::gil_scoped_release release;
+    runtime.write_kv_block(block_id, data.data());
+}
+
 }  // namespace
 
 void bind_runtime(nb::module_& m) {
@@ -131,7 +151,6 @@ void bind_runtime(nb::module_& m) {
         .def_prop_ro("context_length", [](const Model& model) { return model.config().context_length; })
         .def_prop_ro("weight_bytes", &Model::weight_bytes, "Bytes of packed weights in memory.")
         .def_prop_ro("decode_bytes", &Model::decode_bytes, "Weight bytes read for one decoded token.")
-        .def_prop_ro("kv_block_bytes", &Model::kv_block_bytes, "Bytes of one KV block over all layers.")
         .def("lock_memory", &Model::lock_memory, "Keep the weights in RAM; returns 0 or the errno of mlock.");
 
     nb::class_<StepOutput>(m, "StepOutput", "What one step produced, in the order of its logit rows.")
@@ -148,6 +167,16 @@ void bind_runtime(nb::module_& m) {
             "model"_a, nb::kw_only(), "cpus"_a, "num_blocks"_a, "max_batch_tokens"_a = 512)
         .def("step", &run_step, "token_ids"_a, "query_lens"_a, "start_positions"_a, "block_tables"_a, "logit_rows"_a,
              "samplers"_a, "return_logits"_a = false, "Run one step with the GIL released; see StepInput in runtime.h.")
+        .def("read_kv_block", &read_kv_block, "block_id"_a, "out"_a,
+             "Copy a block's bytes into a writable uint8 buffer, with the GIL released. Like write_kv_block and "
+             "copy_kv_block, may run during a step that does not use the block.")
+        .def("write_kv_block", &write_kv_block, "block_id"_a, "data"_a,
+             "Replace a block's bytes by those of a uint8 buffer that read_kv_block filled under the same kv_layout.")
+        .def("copy_kv_block", &Runtime::copy_kv_block, "src"_a, "dst"_a, nb::call_guard<nb::gil_scoped_release>(),
+             "Copy block `src` over block `dst`.")
+        .def_prop_ro("kv_block_bytes", &Runtime::kv_block_bytes, "Bytes of one KV block over all layers.")
+        .def_prop_ro("kv_layout", &Runtime::kv_layout,
+                     "What gives a block's bytes their meaning; the same for every kernel table.")
         .def("set_cpus", &Runtime::set_cpus, "cpus"_a, nb::call_guard<nb::gil_scoped_release>(),
              "Replace the worker threads, between steps.")
         .def_prop_ro("num_threads", &Runtime::num_threads)

@@ -8,38 +8,13 @@
 #include <cstdint>
 #include <vector>
 
+#include "kv_pool.h"
 #include "treadle/memory.h"
 #include "treadle/model.h"
 #include "treadle/runtime.h"
 #include "treadle/thread_pool.h"
 
 namespace treadle {
-
-// The KV pool: block after block, inside a block layer after layer, inside a layer head after head, keys then values.
-class KvPool {
- public:
-    KvPool(const Model& model, int64_t num_blocks)
-        : num_blocks_(num_blocks),
-          block_bytes_(model.kv_block_bytes()),
-          layer_halves_(static_cast<size_t>(model.config().kv_size()) * kKvBlockTokens * 2),
-          head_halves_(static_cast<size_t>(model.config().head_dim) * kKvBlockTokens * 2),
-          buffer_(static_cast<size_t>(num_blocks) * block_bytes_, "the KV blocks") {}
-
-    uint16_t* keys(int32_t block, int32_t layer, int32_t kv_head) const {
-        return reinterpret_cast<uint16_t*>(buffer_.data() + static_cast<size_t>(block) * block_bytes_) +
-               static_cast<size_t>(layer) * layer_halves_ + static_cast<size_t>(kv_head) * head_halves_;
-    }
-    uint16_t* values(int32_t block, int32_t layer, int32_t kv_head) const {
-        return keys(block, layer, kv_head) + head_halves_ / 2;
-    }
-    int64_t num_blocks() const { return num_blocks_; }
-    int lock() const { return buffer_.lock(); }
-
- private:
-    int64_t num_blocks_;
-    size_t block_bytes_, layer_halves_, head_halves_;
-    PageBuffer buffer_;
-};
 
 class Attention {
  public:

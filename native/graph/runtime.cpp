@@ -24,7 +24,7 @@ Runtime::Impl::Impl(std::shared_ptr<const Model> model, std::vector<int> cpus, i
                     int64_t max_batch_tokens)
     : model_(std::move(model)),
       pool_(std::move(cpus)),
-      kv_(*model_, num_blocks),
+      kv_(model_->config(), num_blocks),
       max_batch_tokens_(max_batch_tokens),
       max_logit_rows_(std::min(max_batch_tokens, kMaxLogitRows)),
       attention_(*model_, kv_) {
@@ -158,6 +158,11 @@ void Runtime::step(const StepInput& input, SampleResult* results) { impl_->step(
 void Runtime::set_cpus(std::vector<int> cpus) { impl_->set_cpus(std::move(cpus)); }
 int Runtime::num_threads() const { return impl_->pool().num_threads(); }
 int64_t Runtime::num_blocks() const { return impl_->kv().num_blocks(); }
+size_t Runtime::kv_block_bytes() const { return impl_->kv().block_bytes(); }
+const std::string& Runtime::kv_layout() const { return impl_->kv().layout(); }
+void Runtime::read_kv_block(int64_t block, uint8_t* out) const { impl_->kv().read(block, out); }
+void Runtime::write_kv_block(int64_t block, const uint8_t* data) { impl_->kv().write(block, data); }
+void Runtime::copy_kv_block(int64_t from, int64_t to) { impl_->kv().copy(from, to); }
 int64_t Runtime::max_batch_tokens() const { return impl_->max_batch_tokens(); }
 const Model& Runtime::model() const { return impl_->model(); }
 

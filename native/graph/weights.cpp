@@ -272,9 +272,4 @@ uint64_t Model::decode_bytes() const {
     return total;
 }
 
-size_t Model::kv_block_bytes() const {
-    return static_cast<size_t>(config_.num_layers) * config_.num_kv_heads * config_.head_dim * kKvBlockTokens * 2 *
-           sizeof(uint16_t);
-}
-
 }  // namespace treadle

@@ -102,10 +102,6 @@ class Model:
     def decode_bytes(self) -> int:
         """Weight bytes read for one decoded token."""
 
-    @property
-    def kv_block_bytes(self) -> int:
-        """Bytes of one KV block over all layers."""
-
     def lock_memory(self) -> int:
         """Keep the weights in RAM; returns 0 or the errno of mlock."""
 
@@ -127,6 +123,29 @@ class Runtime:
 
     def step(self, token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], query_lens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], start_positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], block_tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], logit_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], samplers: Sequence[Sampler], return_logits: bool = False) -> StepOutput:
         """Run one step with the GIL released; see StepInput in runtime.h."""
+
+    def read_kv_block(self, block_id: int, out: NDArray[numpy.uint8] | bytearray | memoryview) -> None:
+        """
+        Copy a block's bytes into a writable uint8 buffer, with the GIL released. Like write_kv_block and copy_kv_block, may run during a step that does not use the block.
+        """
+
+    def write_kv_block(self, block_id: int, data: NDArray[numpy.uint8] | bytes | bytearray | memoryview) -> None:
+        """
+        Replace a block's bytes by those of a uint8 buffer that read_kv_block filled under the same kv_layout.
+        """
+
+    def copy_kv_block(self, src: int, dst: int) -> None:
+        """Copy block `src` over block `dst`."""
+
+    @property
+    def kv_block_bytes(self) -> int:
+        """Bytes of one KV block over all layers."""
+
+    @property
+    def kv_layout(self) -> str:
+        """
+        What gives a block's bytes their meaning; the same for every kernel table.
+        """
 
     def set_cpus(self, cpus: Sequence[int]) -> None:
         """Replace the worker threads, between steps."""

@@ -86,8 +86,6 @@ class Model {
     uint64_t weight_bytes() const { return weights_.num_bytes(); }
     // Weight bytes that one decoded token has to read.
     uint64_t decode_bytes() const;
-    // Bytes of one KV block over all layers.
-    size_t kv_block_bytes() const;
     int lock_memory() const { return weights_.lock(); }
 
  private:

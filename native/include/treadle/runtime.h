@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "treadle/model.h"
@@ -36,6 +37,17 @@ class Runtime {
     // Runs the step and writes one result per logit row. Throws UsageError for input that does not fit; nothing is
     // computed then.
     void step(const StepInput& input, SampleResult* results);
+
+    // Blocks as plain bytes, kv_block_bytes() each, for copies outside the pool. Any thread may call these while a step
+    // runs, as long as no block of the call is in the step's block tables or in another such call that writes it. Throw
+    // UsageError for a block id out of range.
+    void read_kv_block(int64_t block, uint8_t* out) const;
+    void write_kv_block(int64_t block, const uint8_t* data);
+    void copy_kv_block(int64_t from, int64_t to);
+    size_t kv_block_bytes() const;
+    // What gives a block's bytes their meaning: type and version of the layout, layers, heads, head_dim, tokens. The
+    // same for every kernel table. Blocks of equal layout are interchangeable if the model file is the same, too.
+    const std::string& kv_layout() const;
 
     void set_cpus(std::vector<int> cpus);
     int num_threads() const;

@@ -1,0 +1,45 @@
+// The memory of all KV blocks: where a head's keys and values lie, and blocks as plain bytes for tiers beside it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "treadle/memory.h"
+#include "treadle/model.h"
+
+namespace treadle {
+
+// Block after block, inside a block layer after layer, inside a layer head after head, keys then values.
+class KvPool {
+ public:
+    KvPool(const ModelConfig& config, int64_t num_blocks);
+
+    uint16_t* keys(int32_t block, int32_t layer, int32_t kv_head) const {
+        return reinterpret_cast<uint16_t*>(block_data(block) + static_cast<size_t>(layer) * layer_bytes_ +
+                                           static_cast<size_t>(kv_head) * head_bytes_);
+    }
+    uint16_t* values(int32_t block, int32_t layer, int32_t kv_head) const {
+        return keys(block, layer, kv_head) + head_bytes_ / 2 / sizeof(uint16_t);
+    }
+
+    // Blocks as bytes; see Runtime.
+    void read(int64_t block, uint8_t* out) const;
+    void write(int64_t block, const uint8_t* data) const;
+    void copy(int64_t from, int64_t to) const;
+
+    int64_t num_blocks() const { return num_blocks_; }
+    size_t block_bytes() const { return block_bytes_; }
+    const std::string& layout() const { return layout_; }
+    int lock() const { return buffer_.lock(); }
+
+ private:
+    uint8_t* block_data(int64_t block) const { return buffer_.data() + static_cast<size_t>(block) * block_bytes_; }
+    uint8_t* checked_block(const char* caller, int64_t block) const;
+
+    int64_t num_blocks_;
+    size_t head_bytes_, layer_bytes_, block_bytes_;
+    std::string layout_;
+    PageBuffer buffer_;
+};
+
+}  // namespace treadle
