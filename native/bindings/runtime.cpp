@@ -157,6 +157,19 @@ void bind_runtime(nb::module_& m) {
         .def_ro("samples", &StepOutput::samples)
         .def_prop_ro("logits", [](const StepOutput& output) { return output.logits; }, nb::rv_policy::reference);
 
+    nb::class_<OperatorTiming>(m, "OperatorTiming", "Where the time of one operator went, one entry per worker.")
+        .def_ro("name", &OperatorTiming::name)
+        .def_ro("num_calls", &OperatorTiming::num_calls, "Once per layer and step.")
+        .def_ro("bytes", &OperatorTiming::bytes, "Bytes of weights or KV blocks read, all workers together.")
+        .def_ro("operations", &OperatorTiming::operations, "Multiplications and additions, all workers together.")
+        .def_ro("busy_seconds", &OperatorTiming::busy_seconds)
+        .def_ro("wait_seconds", &OperatorTiming::wait_seconds, "Seconds at barriers.");
+
+    nb::class_<StepTimings>(m, "StepTimings", "Where the time of steps went.")
+        .def_ro("num_steps", &StepTimings::num_steps)
+        .def_ro("seconds", &StepTimings::seconds, "Seconds inside the steps.")
+        .def_ro("operators", &StepTimings::operators);
+
     nb::class_<Runtime>(m, "Runtime", "Worker threads, KV blocks and scratch memory that run steps of one model.")
         .def(
             "__init__",
@@ -179,6 +192,10 @@ void bind_runtime(nb::module_& m) {
                      "What gives a block's bytes their meaning; the same for every kernel table.")
         .def("set_cpus", &Runtime::set_cpus, "cpus"_a, nb::call_guard<nb::gil_scoped_release>(),
              "Replace the worker threads, between steps.")
+        .def("set_timing", &Runtime::set_timing, "on"_a, nb::call_guard<nb::gil_scoped_release>(),
+             "Start timing operators from zero, or stop; costs nothing while off.")
+        .def("timings", &Runtime::timings, nb::call_guard<nb::gil_scoped_release>(),
+             "What was timed since set_timing(True) or set_cpus(); empty while off.")
         .def_prop_ro("num_threads", &Runtime::num_threads)
         .def_prop_ro("num_blocks", &Runtime::num_blocks)
         .def_prop_ro("max_batch_tokens", &Runtime::max_batch_tokens)

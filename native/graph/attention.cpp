@@ -59,6 +59,17 @@ void Attention::plan(const StepInput& input, int num_threads) {
     }
 }
 
+Work Attention::work() const {
+    Work work;
+    for (const Piece& piece : pieces_) {
+        const auto row_halves = static_cast<uint64_t>(model_.config().head_dim) * 2;  // a key and a value
+        const auto num_tokens = static_cast<uint64_t>(position_of(piece, piece.num_rows - 1) + 1);
+        work.bytes += num_tokens * row_halves * sizeof(uint16_t);
+        work.operations += 2 * num_tokens * row_halves * static_cast<uint64_t>(piece.num_rows);
+    }
+    return work;
+}
+
 void Attention::run(ThreadPool& pool, int worker, int32_t layer, const float* queries, float* out) const {
     const int32_t head_dim = model_.config().head_dim;
     float* transposed = worker_queries_ + static_cast<size_t>(worker) * kMaxAttendRows * head_dim;
@@ -66,7 +77,7 @@ void Attention::run(ThreadPool& pool, int worker, int32_t layer, const float* qu
     if (side_by_side_.empty()) {
         const Partial total = slot(worker_partials_, worker * 2);
         const Partial next = slot(worker_partials_, worker * 2 + 1);
-        pool.share(num_pieces, 1, [&](int64_t index, int64_t) {
+        pool.share(worker, num_pieces, 1, [&](int64_t index, int64_t) {
             const Piece& piece = pieces_[index];
             load_queries(piece, queries, transposed);
             attend_split(piece, layer, 0, transposed, total);
@@ -78,13 +89,13 @@ void Attention::run(ThreadPool& pool, int worker, int32_t layer, const float* qu
         });
         return;
     }
-    pool.share(static_cast<int64_t>(side_by_side_.size()), 1, [&](int64_t index, int64_t) {
+    pool.share(worker, static_cast<int64_t>(side_by_side_.size()), 1, [&](int64_t index, int64_t) {
         const Piece& piece = pieces_[side_by_side_[index] >> 32];
         const auto split = static_cast<int32_t>(side_by_side_[index] & 0xffffffff);
         load_queries(piece, queries, transposed);
         attend_split(piece, layer, split, transposed, slot(partials_, piece.first_slot + split));
     });
-    pool.share(num_pieces, 1, [&](int64_t index, int64_t) {
+    pool.share(worker, num_pieces, 1, [&](int64_t index, int64_t) {
         const Piece& piece = pieces_[index];
         const Partial total = slot(partials_, piece.first_slot);
         for (int32_t split = 1; split < piece.num_splits; ++split) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kv_pool.h"
+#include "step_timers.h"
 #include "treadle/memory.h"
 #include "treadle/model.h"
 #include "treadle/runtime.h"
@@ -25,6 +26,9 @@ class Attention {
 
     // Lists the work of a step; the same list serves every layer.
     void plan(const StepInput& input, int num_threads);
+
+    // What one layer reads and computes.
+    Work work() const;
 
     // SPMD body of one layer: queries [num_tokens][query_size] scaled and rotated, out of the same shape.
     void run(ThreadPool& pool, int worker, int32_t layer, const float* queries, float* out) const;

@@ -18,7 +18,7 @@ void Runtime::Impl::multiply(int worker, std::initializer_list<const Matrix*> ma
     int64_t num_panels = 0;
     for (const Matrix* matrix : matrices) num_panels += matrix->num_panels();
     alignas(64) float out[kMaxTile * kPanelRows];
-    pool_.share(num_panels, panel_chunk(num_panels), [&](int64_t begin, int64_t end) {
+    pool_.share(worker, num_panels, panel_chunk(num_panels), [&](int64_t begin, int64_t end) {
         int64_t first_panel = 0;  // of the matrix, in the common numbering
         for (const Matrix* matrix : matrices) {
             const int64_t low = std::max<int64_t>(begin - first_panel, 0);
@@ -80,12 +80,14 @@ void Runtime::Impl::quantise(int worker, int64_t num_rows, int64_t columns,
     };
     if (num_rows <= kRepeatedTokens) {
         for (int64_t index = 0; index < num_rows; ++index) quantise_one(index);
+        timers_.lap(worker, Operator::kNormQuantise);
         return;
     }
     // The tokens of a tile interleave inside cache lines: one worker per tile.
-    pool_.share(tiles.num_tiles, 1, [&](int64_t tile, int64_t) {
+    pool_.share(worker, tiles.num_tiles, 1, [&](int64_t tile, int64_t) {
         for (int32_t i = 0; i < tiles.width(tile); ++i) quantise_one(tiles.start(tile) + i);
     });
+    timers_.lap(worker, Operator::kNormQuantise);
 }
 
 const float* Runtime::Impl::normalised(int worker, const float* row, const float* norm) {
@@ -105,9 +107,9 @@ void Runtime::Impl::rotary_angles(int64_t token) {
     }
 }
 
-void Runtime::Impl::embed() {
+void Runtime::Impl::embed(int worker) {
     const Matrix& table = model_->token_embedding();
-    pool_.share(input_.num_tokens, 1, [&](int64_t token, int64_t) {
+    pool_.share(worker, input_.num_tokens, 1, [&](int64_t token, int64_t) {
         const int32_t id = input_.token_ids[token];
         dequantize_panel_row(table.format, table.panel(id / kPanelRows), id % kPanelRows, table.columns,
                              residual_ + token * table.columns);
@@ -123,13 +125,13 @@ void Runtime::Impl::rotate(float* head, int64_t token) const {
     rope(head, cos_ + token * half, sin_ + token * half, half);
 }
 
-void Runtime::Impl::rotate_and_store(int32_t layer) {
+void Runtime::Impl::rotate_and_store(int worker, int32_t layer) {
     const ModelConfig& config = model_->config();
     const KernelTable& kernels = model_->kernels();
     const float scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
     const int64_t heads_per_token = config.num_heads + config.num_kv_heads;
     const int64_t chunk = std::max<int64_t>(1, heads_per_token * input_.num_tokens / (8 * pool_.num_threads()));
-    pool_.share(heads_per_token * input_.num_tokens, chunk, [&](int64_t begin, int64_t end) {
+    pool_.share(worker, heads_per_token * input_.num_tokens, chunk, [&](int64_t begin, int64_t end) {
         for (int64_t item = begin; item < end; ++item) {
             const int64_t token = item / heads_per_token;
             const auto head = static_cast<int32_t>(item % heads_per_token);
@@ -173,7 +175,10 @@ void Runtime::Impl::project_and_store(int worker, int32_t index) {
                 }
             }
         });
-    rotate_and_store(index);
+    timers_.lap(worker, Operator::kQkv,
+                [&] { return product_work({&layer.query, &layer.key, &layer.value}, input_.num_tokens); });
+    rotate_and_store(worker, index);
+    timers_.lap(worker, Operator::kRotateStore);
 }
 
 // After the last attention only the rows whose logits are wanted matter: moves them to the front.
@@ -189,7 +194,8 @@ void Runtime::Impl::keep_logit_rows(int worker) {
         }
         num_rows_ = input_.num_logit_rows;
     }
-    pool_.barrier();
+    pool_.barrier(worker);
+    timers_.lap(worker, Operator::kKeepRows);
 }
 
 void Runtime::Impl::attention_output(int worker, const LayerWeights& layer) {
@@ -197,6 +203,7 @@ void Runtime::Impl::attention_output(int worker, const LayerWeights& layer) {
     quantise(worker, num_rows_, columns, {&layer.attention_output},
              [&](int64_t row) { return attended_ + row * columns; });
     multiply_into_residual(worker, layer.attention_output, layer.attention_output_bias);
+    timers_.lap(worker, Operator::kAttentionOutput, [&] { return product_work({&layer.attention_output}, num_rows_); });
 }
 
 void Runtime::Impl::feed_forward_block(int worker, const LayerWeights& layer) {
@@ -209,7 +216,7 @@ void Runtime::Impl::feed_forward_block(int worker, const LayerWeights& layer) {
     alignas(64) float gate[kMaxTile * kPanelRows];
     alignas(64) float up[kMaxTile * kPanelRows];
     // Gate and up panels of the same rows go together, so their product never leaves the worker.
-    pool_.share(layer.gate.num_panels(), panel_chunk(layer.gate.num_panels()), [&](int64_t begin, int64_t end) {
+    pool_.share(worker, layer.gate.num_panels(), panel_chunk(layer.gate.num_panels()), [&](int64_t begin, int64_t end) {
         for (int64_t t = 0; t < tiles.num_tiles; ++t) {
             const ActTile tile = inputs.tile(tiles, t, columns);
             for (int64_t p = begin; p < end; ++p) {
@@ -224,9 +231,11 @@ void Runtime::Impl::feed_forward_block(int worker, const LayerWeights& layer) {
             }
         }
     });
+    timers_.lap(worker, Operator::kGateUp, [&] { return product_work({&layer.gate, &layer.up}, num_rows_); });
     quantise(worker, num_rows_, layer.gate.rows, {&layer.down},
              [&](int64_t row) { return gated_ + row * layer.gate.rows; });
     multiply_into_residual(worker, layer.down, nullptr);
+    timers_.lap(worker, Operator::kDown, [&] { return product_work({&layer.down}, num_rows_); });
 }
 
 void Runtime::Impl::logits_and_samples(int worker) {
@@ -246,21 +255,26 @@ void Runtime::Impl::logits_and_samples(int worker) {
                                      static_cast<size_t>(rows) * sizeof(float));
                      }
                  });
-        pool_.share(num_rows, 1, [&](int64_t row, int64_t) {
+        timers_.lap(worker, Operator::kLogits, [&] { return product_work({&output}, num_rows); });
+        pool_.share(worker, num_rows, 1, [&](int64_t row, int64_t) {
             results_[first + row] =
                 input_.samplers[first + row]->sample(logits + row * config.vocab_size, vocab_scratch);
         });
+        timers_.lap(worker, Operator::kSample);
     }
 }
 
 void Runtime::Impl::forward(int worker) {
     const int32_t last = model_->config().num_layers - 1;
-    embed();
+    timers_.lap(worker, Operator::kStart);
+    embed(worker);
+    timers_.lap(worker, Operator::kEmbed);
     for (int32_t index = 0; index <= last; ++index) {
         const LayerWeights& layer = model_->layers()[index];
         project_and_store(worker, index);
         if (index == last && input_.num_logit_rows == 0) return;  // the step only fills the KV blocks
         attention_.run(pool_, worker, index, query_, attended_);
+        timers_.lap(worker, Operator::kAttention, [&] { return attention_.work(); });
         if (index == last) keep_logit_rows(worker);
         attention_output(worker, layer);
         feed_forward_block(worker, layer);

@@ -65,6 +65,7 @@ void Runtime::Impl::carve_scratch() {
 void Runtime::Impl::set_cpus(std::vector<int> cpus) {
     const std::lock_guard<std::mutex> guard(step_mutex_);
     pool_.set_cpus(std::move(cpus));
+    timers_.set_on(timers_.is_on());
     carve_scratch();
 }
 
@@ -131,14 +132,26 @@ void Runtime::Impl::list_tokens() {
 }
 
 void Runtime::Impl::step(const StepInput& input, SampleResult* results) {
-    check(input);
     const std::lock_guard<std::mutex> guard(step_mutex_);
+    timers_.begin_step();
+    check(input);
     input_ = input;
     results_ = results;
     num_rows_ = input.num_tokens;
     list_tokens();
     attention_.plan(input, pool_.num_threads());
     pool_.run([this](int worker) { forward(worker); });
+    timers_.end_step();
+}
+
+void Runtime::Impl::set_timing(bool on) {
+    const std::lock_guard<std::mutex> guard(step_mutex_);
+    timers_.set_on(on);
+}
+
+StepTimings Runtime::Impl::timings() {
+    const std::lock_guard<std::mutex> guard(step_mutex_);
+    return timers_.read();
 }
 
 Runtime::Runtime(std::shared_ptr<const Model> model, std::vector<int> cpus, int64_t num_blocks,
@@ -156,6 +169,8 @@ Runtime::~Runtime() = default;
 
 void Runtime::step(const StepInput& input, SampleResult* results) { impl_->step(input, results); }
 void Runtime::set_cpus(std::vector<int> cpus) { impl_->set_cpus(std::move(cpus)); }
+void Runtime::set_timing(bool on) { impl_->set_timing(on); }
+StepTimings Runtime::timings() const { return impl_->timings(); }
 int Runtime::num_threads() const { return impl_->pool().num_threads(); }
 int64_t Runtime::num_blocks() const { return impl_->kv().num_blocks(); }
 size_t Runtime::kv_block_bytes() const { return impl_->kv().block_bytes(); }

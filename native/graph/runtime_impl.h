@@ -7,6 +7,7 @@
 
 #include "activations.h"
 #include "attention.h"
+#include "step_timers.h"
 #include "treadle/runtime.h"
 
 namespace treadle {
@@ -17,6 +18,8 @@ class Runtime::Impl {
 
     void step(const StepInput& input, SampleResult* results);
     void set_cpus(std::vector<int> cpus);
+    void set_timing(bool on);
+    StepTimings timings();
 
     const Model& model() const { return *model_; }
     const ThreadPool& pool() const { return pool_; }
@@ -33,7 +36,7 @@ class Runtime::Impl {
 
     // The body, phase by phase. Each phase ends at a barrier.
     void forward(int worker);
-    void embed();
+    void embed(int worker);
     void project_and_store(int worker, int32_t layer);
     void keep_logit_rows(int worker);
     void attention_output(int worker, const LayerWeights& layer);
@@ -47,7 +50,7 @@ class Runtime::Impl {
                   Row&& row);
     const float* normalised(int worker, const float* row, const float* norm);
     const Activations& activations(int worker, int64_t num_rows) const;
-    void rotate_and_store(int32_t layer);
+    void rotate_and_store(int worker, int32_t layer);
     void rotate(float* head, int64_t token) const;
     void rotary_angles(int64_t token);
 
@@ -61,6 +64,7 @@ class Runtime::Impl {
 
     std::shared_ptr<const Model> model_;
     ThreadPool pool_;
+    StepTimers timers_{pool_};
     KvPool kv_;
     int64_t max_batch_tokens_;
     int64_t max_logit_rows_;  // rows that share one pass over the output matrix

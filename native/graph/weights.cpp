@@ -205,7 +205,7 @@ class WeightLoader {
         ThreadPool pool(options_.cpus);
         pool.run([&](int worker) {
             std::vector<uint8_t> buffer;
-            pool.share(static_cast<int64_t>(pieces_.size()), 1, [&](int64_t begin, int64_t) {
+            pool.share(worker, static_cast<int64_t>(pieces_.size()), 1, [&](int64_t begin, int64_t) {
                 if (failed_.load(std::memory_order_relaxed)) return;
                 try {
                     read_piece(pieces_[static_cast<size_t>(begin)], buffer);

@@ -110,7 +110,7 @@ void ThreadPool::work(int worker, uint32_t seen_generation) {
         seen_generation = run_generation_.load(std::memory_order_acquire);
         if (stopping_) return;
         body_(context_, worker);
-        barrier();
+        barrier(worker);
     }
 }
 
@@ -122,10 +122,25 @@ void ThreadPool::run_erased(Erased body, void* context) {
     run_generation_.fetch_add(1, std::memory_order_release);
     run_generation_.notify_all();
     body(context, 0);
-    barrier();
+    barrier(0);
 }
 
-void ThreadPool::barrier() {
+void ThreadPool::time_waits(bool on) {
+    waits_.clear();
+    if (on) waits_.resize(cpus_.size());
+}
+
+void ThreadPool::barrier(int worker) {
+    if (waits_.empty()) {
+        meet();
+        return;
+    }
+    const Clock::time_point arrived = Clock::now();
+    meet();
+    waits_[static_cast<size_t>(worker)].total += Clock::now() - arrived;
+}
+
+void ThreadPool::meet() {
     if (num_threads() == 1) {
         next_item_.store(0, std::memory_order_relaxed);
         return;

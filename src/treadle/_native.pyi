@@ -114,6 +114,44 @@ class StepOutput:
     @property
     def logits(self) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))] | None: ...
 
+class OperatorTiming:
+    """Where the time of one operator went, one entry per worker."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def num_calls(self) -> int:
+        """Once per layer and step."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of weights or KV blocks read, all workers together."""
+
+    @property
+    def operations(self) -> int:
+        """Multiplications and additions, all workers together."""
+
+    @property
+    def busy_seconds(self) -> list[float]: ...
+
+    @property
+    def wait_seconds(self) -> list[float]:
+        """Seconds at barriers."""
+
+class StepTimings:
+    """Where the time of steps went."""
+
+    @property
+    def num_steps(self) -> int: ...
+
+    @property
+    def seconds(self) -> float:
+        """Seconds inside the steps."""
+
+    @property
+    def operators(self) -> list[OperatorTiming]: ...
+
 class Runtime:
     """
     Worker threads, KV blocks and scratch memory that run steps of one model.
@@ -149,6 +187,12 @@ class Runtime:
 
     def set_cpus(self, cpus: Sequence[int]) -> None:
         """Replace the worker threads, between steps."""
+
+    def set_timing(self, on: bool) -> None:
+        """Start timing operators from zero, or stop; costs nothing while off."""
+
+    def timings(self) -> StepTimings:
+        """What was timed since set_timing(True) or set_cpus(); empty while off."""
 
     @property
     def num_threads(self) -> int: ...

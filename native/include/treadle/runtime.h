@@ -28,6 +28,22 @@ struct StepInput {
     float* logits = nullptr;                   // [num_logit_rows][vocab_size] or null
 };
 
+// Where steps spent their time; seconds and waits have one entry per worker.
+struct OperatorTiming {
+    std::string name;
+    int64_t num_calls = 0;
+    uint64_t bytes = 0;       // of weights or KV blocks read by all workers
+    uint64_t operations = 0;  // multiplications and additions of all workers
+    std::vector<double> busy_seconds;
+    std::vector<double> wait_seconds;  // at barriers
+};
+
+struct StepTimings {
+    int64_t num_steps = 0;
+    double seconds = 0.0;  // inside step()
+    std::vector<OperatorTiming> operators;
+};
+
 class Runtime {
  public:
     // cpus: see ThreadPool. num_blocks KV blocks of kKvBlockTokens positions; at most max_batch_tokens tokens a step.
@@ -50,6 +66,12 @@ class Runtime {
     const std::string& kv_layout() const;
 
     void set_cpus(std::vector<int> cpus);
+
+    // Starts timing operators from zero, or stops. Costs nothing while off.
+    void set_timing(bool on);
+    // What was timed since set_timing(true) or set_cpus(); empty while off.
+    StepTimings timings() const;
+
     int num_threads() const;
     int64_t num_blocks() const;
     int64_t max_batch_tokens() const;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <thread>
@@ -35,7 +36,12 @@ class ThreadPool {
     }
 
     // Inside a body: waits until every worker is here, then starts the next phase with a fresh work counter.
-    void barrier();
+    void barrier(int worker);
+
+    // While on, what each worker waits at barriers adds up, from zero. Not while run() is active.
+    void time_waits(bool on);
+    // What a worker has waited, for itself inside a body.
+    std::chrono::steady_clock::duration waited(int worker) const { return waits_[static_cast<size_t>(worker)].total; }
 
     // Inside a body: claims the next `count` items of this phase and returns the first one's index (which may be past
     // the end).
@@ -43,17 +49,21 @@ class ThreadPool {
 
     // Inside a body: calls each(begin, end) for chunks of 0..num_items-1 until none is left, then waits at the barrier.
     template <typename Each>
-    void share(int64_t num_items, int64_t chunk, Each&& each) {
+    void share(int worker, int64_t num_items, int64_t chunk, Each&& each) {
         for (int64_t begin = claim(chunk); begin < num_items; begin = claim(chunk)) {
             each(begin, begin + chunk < num_items ? begin + chunk : num_items);
         }
-        barrier();
+        barrier(worker);
     }
 
  private:
     using Erased = void (*)(void* context, int worker);
+    struct alignas(64) Wait {
+        std::chrono::steady_clock::duration total{};
+    };
 
     void run_erased(Erased body, void* context);
+    void meet();
     void work(int worker, uint32_t seen_generation);
     void start_workers();
     void stop_workers();
@@ -63,6 +73,7 @@ class ThreadPool {
     Erased body_ = nullptr;
     void* context_ = nullptr;
     bool stopping_ = false;
+    std::vector<Wait> waits_;  // by worker, empty while not timed
 
     // Each on its own cache line: they are written by all workers, all the time.
     alignas(64) std::atomic<uint32_t> run_generation_{0};
