@@ -1,4 +1,4 @@
-"""Settings that come from TREADLE_* environment variables.
+"""Settings that come from TREADLE_* environment variables, and how sizes are spelled in settings and arguments.
 
 What a setting means is left to the room that uses it; command-line options win over all of them.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,26 +16,55 @@ import platformdirs
 
 from treadle.errors import UsageError
 
-__all__ = ["Settings"]
+__all__ = ["Settings", "parse_bytes"]
 
 _VARIABLES = {
     "TREADLE_HOME": "a folder for models and caches",
     "TREADLE_ISA": "the name of a kernel table",
+    "TREADLE_MEMORY": "memory for weights, KV blocks and caches",
 }
+
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)(I?)(B?)", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Where Treadle keeps its files, and which kernels it must use."""
+    """Where Treadle keeps its files, which kernels it must use, and the memory it may take; empty or None if unset."""
 
     home: Path
-    isa: str
+    isa: str = ""
+    memory_bytes: int | None = None
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Settings:
         """Read the environment and refuse values, and misspelt names, that would be ignored in silence."""
         _refuse_misspelt(environ)
-        return cls(home=_home(environ), isa=environ.get("TREADLE_ISA", "").strip())
+        return cls(
+            home=_home(environ),
+            isa=environ.get("TREADLE_ISA", "").strip(),
+            memory_bytes=_bytes(environ, "TREADLE_MEMORY"),
+        )
+
+
+def parse_bytes(name: str, value: int | str) -> int:
+    """Return a size as bytes: a count, or text such as "6GiB", "1.5 GB" or "800M"; a bare letter is a power of 1024.
+
+    Raises UsageError, which names the argument or variable ``name``, for anything else.
+    """
+    if isinstance(value, str):
+        match = _SIZE.fullmatch(value.strip())
+        if match and not (match[3] and not match[2]):
+            is_decimal = match[2] and match[4] and not match[3]
+            base = 1000 if is_decimal else 1024
+            return int(float(match[1]) * base ** " KMGT".index(match[2].upper() or " "))
+    elif not isinstance(value, bool) and value >= 0:
+        return value
+    raise UsageError(f"{name}: expected a size such as 6GiB or 800MB, found {value!r:.40}")
+
+
+def _bytes(environ: Mapping[str, str], name: str) -> int | None:
+    value = environ.get(name, "").strip()
+    return parse_bytes(name, value) if value else None
 
 
 def _refuse_misspelt(environ: Mapping[str, str]) -> None:

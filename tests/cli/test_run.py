@@ -48,7 +48,7 @@ def test_json_is_one_object_and_quiet_leaves_stderr_empty(smollm2_path: Path) ->
 @pytest.mark.model
 def test_verbose_says_what_was_chosen(smollm2_path: Path) -> None:
     result = treadle(
-        "run", QUESTION, "-m", smollm2_path, *GREEDY, "-v", "-t", "1", "--context", "512", TREADLE_ISA="ref"
+        "run", QUESTION, "-m", smollm2_path, *GREEDY, "-vt1", "--context", "512", "--memory", "600MB", TREADLE_ISA="ref"
     )
     assert result.out == ANSWER
     for line in (
@@ -56,6 +56,7 @@ def test_verbose_says_what_was_chosen(smollm2_path: Path) -> None:
         "kernels: ref",
         "as asked for",
         "context: 512 tokens (as asked)",
+        "of 600 MB (the memory asked for)",
         "loaded in",
     ):
         assert line in result.err

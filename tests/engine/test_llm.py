@@ -45,7 +45,7 @@ def llm(runner: FakeModelRunner, monkeypatch: pytest.MonkeyPatch) -> Iterator[LL
         weight_bytes=0,
         decode_bytes=0,
         thread_plan=ThreadPlan([-1], "a test"),
-        memory_plan=MemoryPlan(320, 11, 0, 0, 0, 0, "a test"),
+        memory_plan=MemoryPlan(320, 11, 0, 0, 0, 0, "a test", "a test"),
         load_seconds=0.0,
     )
     loaded: Any = LoadedModel(FakeTokenizer(), FakeTemplate(), runner, report)  # type: ignore[arg-type]

@@ -32,12 +32,14 @@ def plan(
     context: int | None = None,
     needs: Hyperparameters = NEEDS,
     file_bytes: int = 100 * MB,
+    memory_bytes: int | None = None,
 ) -> MemoryPlan:
     return plan_memory(
         "tiny",
         needs,
         file_bytes=file_bytes,
         budget=MemoryBudget(available_bytes, available_bytes, "test"),
+        memory_bytes=memory_bytes,
         context=context,
     )
 
@@ -88,3 +90,24 @@ def test_weights_that_do_not_fit_are_refused_before_loading() -> None:
 def test_refuses_contexts_that_cannot_be(context: int, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         plan(context=context)
+
+
+def test_memory_that_is_asked_for_is_used_up_by_kv_blocks() -> None:
+    result = plan(memory_bytes=500 * MB)
+    assert (result.available_bytes, result.available_reason) == (500 * MB, "the memory asked for")
+    used = result.weight_bytes + result.scratch_bytes + result.kv_bytes
+    assert used <= 500 * MB < used + 32 * 10_000
+    assert (result.context, plan(memory_bytes=1000 * MB).context) == (8192, 8192)
+
+
+def test_memory_may_be_asked_for_beyond_what_is_free_but_not_beyond_the_machine() -> None:
+    budget = MemoryBudget(300 * MB, 800 * MB, "test")
+    result = plan_memory("tiny", NEEDS, file_bytes=100 * MB, budget=budget, memory_bytes=800 * MB)
+    assert result.available_bytes == 800 * MB
+    with pytest.raises(CapacityError, match=r"memory: 801 MB asked for, .* never have more than 800 MB \(test\)"):
+        plan_memory("tiny", NEEDS, file_bytes=100 * MB, budget=budget, memory_bytes=801 * MB)
+
+
+def test_too_little_memory_asked_for_says_so() -> None:
+    with pytest.raises(CapacityError, match=r"may use 100 MB \(the memory asked for\)"):
+        plan(memory_bytes=100 * MB)

@@ -25,13 +25,13 @@ _BAR_DELAY_SECONDS = 0.5
 _BAR_CHARS = 30
 
 
-def open_model(model: str, *, context: int | None, threads: int | None, mlock: bool) -> LLM:
+def open_model(model: str, *, context: int | None, memory: str | None, threads: int | None, mlock: bool) -> LLM:
     """Load a model, pulling it first if it is not on this machine."""
     path = _find_model(model)
     from treadle.engine.llm import LLM  # noqa: PLC0415  not before a wrong name was refused
 
     with _LoadBar(path.name) as bar:
-        llm = LLM(path, context=context, threads=threads, mlock=mlock, progress=bar.update)
+        llm = LLM(path, context=context, memory=memory, threads=threads, mlock=mlock, progress=bar.update)
     if console.is_verbose:
         _describe(llm.report)
     return llm
@@ -63,7 +63,8 @@ def _describe(report: LoadReport) -> None:
     console.detail(f"context: {memory.context} tokens ({memory.reason}), {memory.num_blocks} KV blocks")
     console.detail(
         f"memory: weights {report.weight_bytes / 1e6:.0f} MB, KV up to {memory.kv_bytes / 1e6:.0f} MB, "
-        f"scratch up to {memory.scratch_bytes / 1e6:.0f} MB, of {memory.available_bytes / 1e6:.0f} MB for this process"
+        f"scratch up to {memory.scratch_bytes / 1e6:.0f} MB, of {memory.available_bytes / 1e6:.0f} MB "
+        f"({memory.available_reason})"
     )
     console.detail(f"loaded in {report.load_seconds:.2f} s")
 

@@ -15,6 +15,7 @@ __all__ = [
     "DEFAULT_MODEL",
     "Context",
     "MaxTokens",
+    "Memory",
     "MinP",
     "Mlock",
     "Model",
@@ -52,6 +53,10 @@ System = Annotated[str | None, typer.Option("--system", "-s", help="System messa
 Context = Annotated[
     int | None,
     typer.Option("--context", help="Most tokens of prompt and answer; by default up to 8192, if memory allows."),
+]
+Memory = Annotated[
+    str | None,
+    typer.Option("--memory", help="For weights, KV blocks and caches, such as 6GiB; by default what is free."),
 ]
 Threads = Annotated[
     int | None, typer.Option("--threads", "-t", help="Threads that compute; by default the usable physical cores.")

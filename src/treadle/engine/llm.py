@@ -50,6 +50,8 @@ class LLM:
             not on this machine is pulled into the store first.
         context: Most tokens of prompt and answer together; by default the smallest of the model's own, 8192 and what
             fits in the memory this process may use.
+        memory: Bytes, or text such as "6GiB", for weights, KV blocks and caches together; KV blocks get what the rest
+            leaves. By default ``TREADLE_MEMORY``, or else as much as is usual within what is free.
         threads: Threads that compute; by default the physical cores this process may use.
         mlock: Keep the model out of swap; warns (``RuntimeWarning``) and goes on where the system forbids it.
         isa: Name of the kernels to use ("ref", "avx2", ...); by default the best this CPU runs, or ``TREADLE_ISA``.
@@ -67,12 +69,15 @@ class LLM:
         model: str | Path,
         *,
         context: int | None = None,
+        memory: int | str | None = None,
         threads: int | None = None,
         mlock: bool = False,
         isa: str | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        loaded = load_model(model, context=context, threads=threads, mlock=mlock, isa=isa, progress=progress)
+        loaded = load_model(
+            model, context=context, memory=memory, threads=threads, mlock=mlock, isa=isa, progress=progress
+        )
         self.report = loaded.report
         self._tokenizer = loaded.tokenizer
         self._template = loaded.template

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from treadle.config import Settings
+from treadle.config import Settings, parse_bytes
 from treadle.engine.memory_plan import MAX_BATCH_TOKENS, MemoryPlan, plan_memory
 from treadle.engine.runner import NativeRunner
 from treadle.hardware.memory import memlock_limit_bytes, memory_budget
@@ -63,6 +63,7 @@ def load_model(
     model: str | Path,
     *,
     context: int | None,
+    memory: int | str | None,
     threads: int | None,
     mlock: bool,
     isa: str | None,
@@ -70,6 +71,7 @@ def load_model(
 ) -> LoadedModel:
     """Load a model; the arguments are those of ``LLM``."""
     started = time.perf_counter()
+    settings = Settings.from_environment()
     file = ModelFile.open(resolve_model(model))
     thread_plan = plan_threads(threads)
     memory_plan = plan_memory(
@@ -77,9 +79,10 @@ def load_model(
         file.hyperparameters,
         file_bytes=file.file_bytes,
         budget=memory_budget(),
+        memory_bytes=settings.memory_bytes if memory is None else parse_bytes("memory", memory),
         context=context,
     )
-    isa = Settings.from_environment().isa if isa is None else isa
+    isa = settings.isa if isa is None else isa
     tokenizer, template, runner = _load_parts(file, isa, thread_plan.cpus, memory_plan.num_blocks, progress)
     if mlock:
         _lock_memory(runner, memory_plan)

@@ -5,7 +5,7 @@ Leaves to others: measuring the machine (``treadle.hardware``) and reading the f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from treadle.errors import CapacityError, UsageError
@@ -23,6 +23,8 @@ MAX_NUM_REQUESTS = 16
 
 # Beside one full context, the pool has room for this many tokens of other requests, memory permitting.
 _BATCH_TOKENS = 4096
+# Bookkeeping of the pool takes some hundred bytes a block; this many hold 32 million tokens.
+_MAX_BLOCKS = 1 << 20
 # The interpreter, the tokenizer's tables and the allocator's slack, whatever the model.
 _FIXED_BYTES = 96 << 20
 
@@ -31,7 +33,8 @@ _FIXED_BYTES = 96 << 20
 class MemoryPlan:
     """How the memory of one loaded model is divided, in bytes; ``context`` is in tokens.
 
-    KV blocks take memory when they are first used, so ``kv_bytes`` is a limit rather than a cost.
+    KV blocks take memory when they are first used, so ``kv_bytes`` is a limit rather than a cost. All parts together
+    are at most ``available_bytes``.
     """
 
     context: int
@@ -40,11 +43,18 @@ class MemoryPlan:
     kv_bytes: int
     scratch_bytes: int
     available_bytes: int
+    available_reason: str
     reason: str
 
 
 def plan_memory(
-    name: str, model: Hyperparameters, *, file_bytes: int, budget: MemoryBudget, context: int | None = None
+    name: str,
+    model: Hyperparameters,
+    *,
+    file_bytes: int,
+    budget: MemoryBudget,
+    memory_bytes: int | None = None,
+    context: int | None = None,
 ) -> MemoryPlan:
     """Choose the context and the number of KV blocks.
 
@@ -53,13 +63,18 @@ def plan_memory(
         model: Its hyperparameters.
         file_bytes: Size of the model file; the loaded weights take as much.
         budget: What this process may use.
+        memory_bytes: Use this much instead, and give KV blocks all that the rest leaves of it. By default they get
+            room for one full context and 4096 tokens of other requests.
         context: Tokens asked for; by default the smallest of the model's, 8192 and what fits.
 
     Raises:
         UsageError: ``context`` is below 2 or above what the model was trained for.
-        CapacityError: The weights, or the context asked for, do not fit; says the largest context that does.
+        CapacityError: The weights, or the context asked for, do not fit; says the largest context that does. Or
+            ``memory_bytes`` is more than this process could ever have.
     """
     _check_context(name, model, context)
+    if memory_bytes is not None:
+        budget = _chosen_budget(budget, memory_bytes)
     available_bytes = budget.available_bytes
     scratch_bytes = _scratch_bytes(model)
     room_bytes = available_bytes - file_bytes - scratch_bytes
@@ -80,7 +95,8 @@ def plan_memory(
             hint=f"the largest context that fits is {largest} tokens",
         )
     chosen = context or min(DEFAULT_CONTEXT, largest)
-    num_blocks = min(largest_blocks, _blocks(chosen) + _blocks(_BATCH_TOKENS))
+    wanted_blocks = largest_blocks if memory_bytes is not None else _blocks(chosen) + _blocks(_BATCH_TOKENS)
+    num_blocks = min(largest_blocks, wanted_blocks, _MAX_BLOCKS)
     return MemoryPlan(
         context=chosen,
         num_blocks=num_blocks,
@@ -88,8 +104,19 @@ def plan_memory(
         kv_bytes=num_blocks * block_bytes,
         scratch_bytes=scratch_bytes,
         available_bytes=available_bytes,
+        available_reason=budget.reason,
         reason=_reason(context, chosen, model),
     )
+
+
+def _chosen_budget(budget: MemoryBudget, memory_bytes: int) -> MemoryBudget:
+    if memory_bytes > budget.limit_bytes:
+        raise CapacityError(
+            f"memory: {_mb(memory_bytes)} asked for, and this process can never have more than "
+            f"{_mb(budget.limit_bytes)} ({budget.reason})",
+            hint="ask for less, or leave it out to use what is free",
+        )
+    return replace(budget, available_bytes=memory_bytes, reason="the memory asked for")
 
 
 def _check_context(name: str, model: Hyperparameters, context: int | None) -> None:
