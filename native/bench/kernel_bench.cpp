@@ -27,12 +27,9 @@
 
 #include "treadle/gguf.h"
 #include "treadle/kernels.h"
+#include "treadle/limit_probe.h"
 #include "treadle/memory.h"
 #include "treadle/thread_pool.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace {
 
@@ -137,42 +134,6 @@ Case attention_case(const KernelTable& kernels, int head_dim, int num_rows, int 
     };
     return {num_threads, memory.num_bytes / (4 * half_block), 8, run};
 }
-
-// Items are pages of 4 KiB.
-Case read_case(int num_threads, const Memory& memory) {
-    const auto run = [=](int64_t begin, int64_t end) {
-        uint64_t sum[8] = {};
-        const auto* words = reinterpret_cast<const uint64_t*>(memory.data + begin * 4096);
-        for (int64_t i = 0; i < (end - begin) * 512; i += 8) {
-            __builtin_prefetch(words + i + 1024);  // as the kernels do: alone, the hardware prefetcher is slower
-            for (int lane = 0; lane < 8; ++lane) sum[lane] += words[i + lane];
-        }
-        static std::atomic<uint64_t> sink;
-        for (const uint64_t s : sum) sink.fetch_add(s, std::memory_order_relaxed);
-    };
-    return {num_threads, memory.num_bytes / 4096, 16, run};
-}
-
-#if defined(__x86_64__)
-constexpr double kPeakOpsPerItem = 16.0 * 128;
-
-// Items are 16 independent vpdpbusd of 64 multiplications and 64 additions each.
-__attribute__((target("avx512f,avx512vnni"))) void dot_in_registers(int64_t num_items) {
-    __m512i acc[16];
-    _Pragma("GCC unroll 16") for (int i = 0; i < 16; ++i) acc[i] = _mm512_set1_epi32(i);
-    const __m512i a = _mm512_set1_epi8(1), b = _mm512_set1_epi8(2);
-    for (int64_t n = 0; n < num_items; ++n) {
-        _Pragma("GCC unroll 16") for (int i = 0; i < 16; ++i) {
-            acc[i] = _mm512_dpbusd_epi32(acc[i], a, b);
-            asm volatile("" : "+v"(acc[i]));
-        }
-    }
-}
-
-Case peak_case(int num_threads) {
-    return {num_threads, 1 << 30, 1024, [](int64_t begin, int64_t end) { dot_in_registers(end - begin); }};
-}
-#endif
 
 struct Row {
     std::string label;
@@ -282,25 +243,17 @@ std::vector<Row> build_rows(const Options& options, int num_threads, const Memor
 void measure(const Options& options, int num_threads, int num_rounds, const Memory& memory) {
     ThreadPool pool(std::vector<int>(num_threads, -1));
     std::vector<Row> rows = build_rows(options, num_threads, memory);
-    Case read = read_case(num_threads, memory);
-#if defined(__x86_64__)
-    const bool has_peak = __builtin_cpu_supports("avx512vnni");
-    Case peak = peak_case(num_threads);
-#endif
+    LimitProbe probe(pool, memory.data, static_cast<size_t>(memory.num_bytes));
+    double read_rate = 0, peak_rate = 0;
     for (int round = 0; round < num_rounds; ++round) {
-        take_turn(pool, read);
-#if defined(__x86_64__)
-        if (has_peak) take_turn(pool, peak);
-#endif
+        read_rate = std::max(read_rate, probe.read_bytes_per_second(kTurnSeconds));
+        peak_rate = std::max(peak_rate, probe.int8_ops_per_second(kTurnSeconds));
         for (Row& row : rows) {
             for (Case& c : row.cases) take_turn(pool, c);
         }
     }
-    std::printf("%d thread%s: reads %.1f GB/s", num_threads, num_threads == 1 ? "" : "s",
-                read.best_items_per_second * 4096 / 1e9);
-#if defined(__x86_64__)
-    if (has_peak) std::printf(", int8 peak %.0f GOP/s", peak.best_items_per_second * kPeakOpsPerItem / 1e9);
-#endif
+    std::printf("%d thread%s: reads %.1f GB/s", num_threads, num_threads == 1 ? "" : "s", read_rate / 1e9);
+    if (peak_rate > 0) std::printf(", int8 peak %.0f GOP/s", peak_rate / 1e9);
     std::printf("   (columns: tokens of the tile, or rows of attention)\n");
     for (const Row& row : rows) print_row(row);
     std::printf("\n");

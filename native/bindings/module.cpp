@@ -40,4 +40,5 @@ NB_MODULE(_native, m) {
     treadle::bindings::bind_kernels(m);
     treadle::bindings::bind_sampler(m);
     treadle::bindings::bind_runtime(m);
+    treadle::bindings::bind_limit_probe(m);
 }

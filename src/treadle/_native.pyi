@@ -205,3 +205,16 @@ class Runtime:
 
     def lock_memory(self) -> int:
         """Keep KV blocks and scratch in RAM; returns 0 or the errno of mlock."""
+
+class LimitProbe:
+    """Measures what the machine gives at this moment, all threads together."""
+
+    def __init__(self, cpus: Sequence[int], num_bytes: int) -> None:
+        """
+        Allocates the memory to read: `num_bytes`, more than every cache together.
+        """
+
+    def measure(self, windows: int, seconds: float) -> tuple[float, float]:
+        """
+        Bytes read from memory per second, and int8 multiplications and additions per second in registers (0 without AVX512-VNNI): each the best of so many windows of so many seconds, which take turns.
+        """

@@ -1,0 +1,30 @@
+// What the machine gives at this moment: the limits that speeds are measured against.
+//
+// A shared machine changes from second to second, so ask for short windows and take the best of several.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "treadle/thread_pool.h"
+
+namespace treadle {
+
+class LimitProbe {
+ public:
+    // `memory` is larger than every cache and has been written: untouched pages are all the same page of zeros.
+    LimitProbe(ThreadPool& pool, const uint8_t* memory, size_t num_bytes);
+
+    // All threads together, over about so many seconds.
+    double read_bytes_per_second(double seconds);
+    // Multiplications and additions of `vpdpbusd` on 512-bit registers, all threads together; 0 on processors without.
+    double int8_ops_per_second(double seconds);
+
+ private:
+    ThreadPool& pool_;
+    const uint8_t* memory_;
+    int64_t num_pages_;
+    int64_t next_page_ = 0;  // windows go on where the last one ended, so nothing is left in the cache
+};
+
+}  // namespace treadle
