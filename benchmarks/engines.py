@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -14,11 +15,25 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-MODULES = {"treadle": "treadle_core", "llama.cpp": "llama_cpp_python", "read": "read_bandwidth"}
+OURS = "treadle"
+LIMITS = "limits"
+MODULES = {
+    OURS: "treadle_core",
+    "llama.cpp": "llama_cpp_python",
+    "ik_llama.cpp": "ik_llama_cpp",
+    "openvino": "openvino_genai",
+    "vllm": "vllm_cpu",
+    LIMITS: "machine_limits",
+}
+RIVALS = [name for name in MODULES if name not in (OURS, LIMITS)]
 
 
 class EngineError(Exception):
-    """The engine cannot do what the benchmark asks."""
+    """The engine cannot do what the benchmark asks; it may do other things."""
+
+
+class EngineGoneError(EngineError):
+    """The engine's process has ended."""
 
 
 class EngineProcess:
@@ -31,31 +46,37 @@ class EngineProcess:
         command = [python, str(HERE / "worker.py"), MODULES[name]]
         try:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=environment,
+                start_new_session=True,  # a group of its own, for signals to all of its processes
             )
         except OSError as error:
-            raise EngineError(f"its process could not be started: {error}") from error
+            raise EngineGoneError(f"its process could not be started: {error}") from error
 
     def ask(self, do: str, **arguments: Any) -> Any:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:
-            self.process.send_signal(signal.SIGCONT)
+            os.killpg(self.process.pid, signal.SIGCONT)
             self.process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
             self.process.stdin.flush()
             line = self.process.stdout.readline()
-            self.process.send_signal(signal.SIGSTOP)
+            os.killpg(self.process.pid, signal.SIGSTOP)
         except OSError as error:
-            raise EngineError(f"its process ended: {error}") from error
+            raise EngineGoneError(f"its process ended: {error}") from error
         if not line:
-            raise EngineError(f"its process ended with status {self.process.wait()}")
+            raise EngineGoneError(f"its process ended with status {self.process.wait()}")
         answer = json.loads(line)
         if "error" in answer:
             raise EngineError(answer["error"])
         return answer["value"]
 
     def close(self) -> None:
-        self.process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
 

@@ -113,8 +113,7 @@ class Measurement:
 
     def _load(self, name: str, engine: str, path: Path) -> None:
         self.engines[name] = EngineProcess(engine, pythons(self.arguments)[engine])
-        settings = {"threads": self.arguments.threads, "max_tokens": self.arguments.window, "streams": 1}
-        self.facts[name] = self.engines[name].ask("load", path=str(path), **settings)
+        self.facts[name] = self.engines[name].ask("load", path=str(path), threads=self.arguments.threads)
 
     def read(self, tokens: list[int]) -> None:
         logits = {}

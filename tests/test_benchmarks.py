@@ -33,7 +33,8 @@ def test_compare_reports_speed_and_engines_that_cannot_run(tmp_path: Path) -> No
         "--prompt",
         "40",
     ]
-    command += ["--streams", "1", "2", "--steps", "4", "--python", "llama.cpp=/does/not/exist"]
+    command += ["--streams", "1", "2", "--context", "8", "--steps", "4", "--rivals", "llama.cpp"]
+    command += ["--python", "llama.cpp=/does/not/exist"]
     package = str(Path(treadle.__file__).parents[1])
     run = subprocess.run(
         command,
@@ -45,8 +46,10 @@ def test_compare_reports_speed_and_engines_that_cannot_run(tmp_path: Path) -> No
     )
     assert run.returncode == 0, run.stderr
     report = json.loads(report_path.read_text())
-    assert set(report["tokens_per_second"]) == {"prompt 40", "decode 1", "decode 2"}
-    assert all(speeds["treadle"][0] > 0 for speeds in report["tokens_per_second"].values())
-    assert report["read_bytes_per_second"][0] > 0
+    assert [cell["work"] for cell in report["cells"]] == ["prompt 40", "decode 1 at 8", "decode 2 at 8"]
+    for cell in report["cells"]:
+        assert cell["tokens_per_second"]["treadle"][0] > 0
+        assert cell["read_bytes_per_second"][0] > 0
+    assert report_path.with_suffix(".svg").read_text().startswith("<svg")
     assert set(report["failures"]) == {"llama.cpp"}
     assert "llama.cpp could not run" in run.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -13,17 +14,24 @@ from treadle import _native
 from treadle.hardware.plan import plan_threads
 
 BATCH_TOKENS = 512
+CACHE_STEP = 256
 
 
 class Engine:
-    def __init__(self, path: str, threads: int, max_tokens: int, streams: int) -> None:
-        cpus = list(plan_threads(threads).cpus)
-        self.model = _native.Model.load(_native.GgufFile.open(path), cpus=cpus)
-        self.blocks_per_stream = -(-max_tokens // _native.KV_BLOCK_TOKENS)
-        self.runtime = _native.Runtime(
-            self.model, cpus=cpus, num_blocks=streams * self.blocks_per_stream, max_batch_tokens=BATCH_TOKENS
+    def __init__(self, path: str, threads: int) -> None:
+        self.cpus = list(plan_threads(threads).cpus)
+        file = _native.GgufFile.open(path)
+        self.model = _native.Model.load(file, cpus=self.cpus)
+        shapes = {name: shape for name, _, shape, _ in file.tensors()}
+        head = shapes.get("output.weight", shapes["token_embd.weight"])
+        self.head_weights = math.prod(head)
+        self.layer_weights = sum(
+            math.prod(shape) for name, shape in shapes.items() if len(shape) == 2 and name.startswith("blk.")
         )
         self.sampler = _native.Sampler(self.model.vocab_size, temperature=0.0)
+        self.runtimes: dict[tuple[int, int], _native.Runtime] = {}
+        self.blocks_per_stream = 0
+        self.runtime: Any = None
 
     def facts(self) -> dict[str, Any]:
         try:
@@ -31,19 +39,25 @@ class Engine:
         except PackageNotFoundError:
             release = "source tree"
         return {
-            "version": release,
-            "isa": self.model.isa,
+            "version": f"treadle {release}",
+            "build": self.model.isa,
             "decode_bytes": self.model.decode_bytes,
+            "layer_weights": self.layer_weights,
+            "head_weights": self.head_weights,
             "vocab_size": self.model.vocab_size,
         }
 
     def prompt(self, tokens: list[int]) -> float:
+        self._use_runtime(1, len(tokens))
         start = time.perf_counter()
         self._read(0, tokens)
         return time.perf_counter() - start
 
     def decode(self, prompts: list[list[int]], num_steps: int) -> float:
-        last = [self._read(stream, tokens) for stream, tokens in enumerate(prompts)]
+        if self._use_runtime(len(prompts), len(prompts[0]) + num_steps):
+            for stream, tokens in enumerate(prompts):
+                self._read(stream, tokens)
+        last = [tokens[-1] for tokens in prompts]
         start = time.perf_counter()
         for step in range(num_steps):
             work = [(stream, [token], len(prompts[stream]) + step) for stream, token in enumerate(last)]
@@ -52,6 +66,7 @@ class Engine:
         return time.perf_counter() - start
 
     def logits(self, tokens: list[int]) -> NDArray[np.float32]:
+        self._use_runtime(1, len(tokens))
         parts = []
         for at in range(0, len(tokens), BATCH_TOKENS):
             piece = tokens[at : at + BATCH_TOKENS]
@@ -59,6 +74,18 @@ class Engine:
             assert output.logits is not None
             parts.append(output.logits)
         return np.concatenate(parts)
+
+    def _use_runtime(self, streams: int, tokens: int) -> bool:
+        """Makes the runtime with a cache of this shape the current one; True if it is new."""
+        shape = (streams, -(-tokens // CACHE_STEP) * CACHE_STEP)
+        is_new = shape not in self.runtimes
+        self.blocks_per_stream = shape[1] // _native.KV_BLOCK_TOKENS
+        if is_new:
+            self.runtimes[shape] = _native.Runtime(
+                self.model, cpus=self.cpus, num_blocks=streams * self.blocks_per_stream, max_batch_tokens=BATCH_TOKENS
+            )
+        self.runtime = self.runtimes[shape]
+        return is_new
 
     def _read(self, stream: int, tokens: list[int]) -> int:
         """Computes a prompt and returns the token that follows it."""
