@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from treadle.engine.block_pool import BlockPool
 from treadle.engine.output import TextOutput
 from treadle.engine.plan import Sample, StepPlan, StepResult
-from treadle.engine.request import Request, TokenEvent
+from treadle.engine.request import Priority, Request, TokenEvent
 from treadle.engine.sampling import SamplingParams
 
 VOCAB_SIZE = 1000
@@ -90,6 +90,8 @@ def make_request(
     *,
     stop: Sequence[str] = (),
     events: list[TokenEvent] | None = None,
+    priority: Priority = "interactive",
+    deadline: float | None = None,
 ) -> Request:
     return Request(
         request_id=request_id,
@@ -99,6 +101,8 @@ def make_request(
         sampler=FakeSampler(),
         output=TextOutput(FakeStream(), stop),
         deliver=(events if events is not None else []).append,
+        priority=priority,
+        deadline=deadline,
     )
 
 

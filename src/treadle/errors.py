@@ -6,6 +6,7 @@ TreadleError
 │   └── DownloadError   the source, the network, the disk
 ├── ModelFileError      whoever made the model file                             exit 1, HTTP 400
 ├── CapacityError       whoever sizes the machine: needed against available     exit 1, HTTP 503
+│   └── DeadlineError   the same: a request's time was up before its answer ended
 └── InternalError       us: a bug                                               exit 2, HTTP 500
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 __all__ = [
     "CapacityError",
+    "DeadlineError",
     "DownloadError",
     "InternalError",
     "ModelFileError",
@@ -57,6 +59,10 @@ class ModelFileError(TreadleError):
 
 class CapacityError(TreadleError):
     """There is not enough memory, KV blocks or disk; says what is needed and what there is."""
+
+
+class DeadlineError(CapacityError):
+    """A request was not finished by the time its caller had set."""
 
 
 class InternalError(TreadleError):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -10,14 +12,14 @@ from fakes import END_ID, FakeRunner, answer, make_request
 from treadle.engine.block_pool import BlockPool
 from treadle.engine.engine import Engine
 from treadle.engine.plan import Sample, StepPlan, StepResult
-from treadle.engine.request import Request, TokenEvent
+from treadle.engine.request import Priority, Request, TokenEvent
 from treadle.engine.scheduler import Scheduler
 from treadle.errors import CapacityError, InternalError, ModelFileError, UsageError
 
 
-def make_scheduler(num_blocks: int = 11, **settings: int) -> Scheduler:
-    settings = {"context": 44, "max_batch_tokens": 8, "max_num_requests": 4} | settings
-    return Scheduler(BlockPool(num_blocks, 4), clock=lambda: 0.0, **settings)  # type: ignore[arg-type]
+def make_scheduler(num_blocks: int = 11, **settings: Any) -> Scheduler:
+    settings = {"context": 44, "max_batch_tokens": 8, "max_num_requests": 4, "slowdown": None} | settings
+    return Scheduler(BlockPool(num_blocks, 4), **({"clock": lambda: 0.0} | settings))
 
 
 def make_engine(scheduler: Scheduler) -> tuple[Engine, FakeRunner]:
@@ -50,7 +52,8 @@ def test_a_long_prompt_goes_in_chunks_and_a_decode_goes_first() -> None:
 def test_a_prompt_waits_for_blocks_and_nobody_overtakes_it() -> None:
     scheduler = make_scheduler(max_batch_tokens=44)
     engine, runner = make_engine(scheduler)
-    first, large, small = make_request(0, range(20), 2), make_request(1, range(28), 1), make_request(2, range(4), 1)
+    first, large = make_request(0, range(20), 2), make_request(1, range(100, 128), 1)
+    small = make_request(2, range(200, 204), 1)
     for request in (first, large, small):
         engine.submit(request)
     engine.step()
@@ -72,13 +75,13 @@ def test_the_youngest_gives_its_blocks_back_and_is_computed_again() -> None:
     while engine.has_work:
         engine.step()
     assert [shape(plan) for plan in runner.plans] == [
-        [(0, 0, 3, True), (1, 0, 1, True)],
+        [(1, 0, 1, True), (0, 0, 3, True)],
         [(0, 3, 1, True), (1, 1, 1, True)],
         [(0, 4, 1, True), (1, 2, 1, True)],
         [(0, 5, 1, True), (1, 3, 1, True)],
         [(0, 6, 1, True)],  # the young one wanted a second block and none was left
         [(0, 7, 1, True)],
-        [(1, 0, 5, True)],
+        [(1, 4, 1, True)],  # its first block was still there
         [(1, 5, 1, True)],
     ]
     assert old.answer_ids == answer([1, 2, 3], 6)
@@ -203,12 +206,22 @@ def test_a_failed_step_ends_everything_and_leaves_no_block_behind() -> None:
 
 def check_invariants(scheduler: Scheduler) -> None:
     pool = scheduler.pool
-    held = [block_id for request in scheduler.running for block_id in request.block_ids]
-    assert len(held) == len(set(held)) == pool.num_used
+    holders = Counter(block_id for request in scheduler.running for block_id in request.block_ids)
+    assert len(holders) == pool.num_used
     assert pool.num_free + pool.num_used == pool.num_blocks
+    for block_id in range(pool.num_blocks):
+        assert pool.num_holders(block_id) == holders[block_id]
+    for request in scheduler.running:
+        assert len(set(request.block_ids)) == len(request.block_ids)
+        assert request.block_row[: len(request.block_ids)].tolist() == request.block_ids
+        assert request.num_sealed == request.num_computed // pool.block_tokens
+        for block_id, key in zip(request.block_ids, request.block_keys[: request.num_sealed], strict=False):
+            assert pool.find(key) == block_id
+        for block_id in request.block_ids[request.num_sealed :]:
+            assert pool.num_holders(block_id) == 1
     assert all(not request.block_ids and request.num_computed == 0 for request in scheduler.waiting)
-    ages = [request.request_id for request in (*scheduler.running, *scheduler.waiting)]
-    assert ages == sorted(ages)
+    for line in (scheduler.running, scheduler.waiting):
+        assert list(line) == sorted(line, key=lambda request: request.turn)
     assert len(scheduler.running) <= scheduler.max_num_requests
 
 
@@ -225,8 +238,10 @@ def test_random_walks_lose_nothing_and_always_move(seed: int) -> None:
     live: list[Request] = []
     finished = 0
     for request_id in range(60):
-        prompt = [chance.randrange(900) for _ in range(chance.randint(1, 10))]
-        live.append(make_request(request_id, prompt, chance.randint(1, 12 - len(prompt))))
+        # A few beginnings in common, so that blocks are shared, awaited and found again.
+        prompt = [chance.choice([1, 2])] * chance.choice([0, 4, 8]) + [chance.randrange(900)] * chance.randint(1, 3)
+        priority: Priority = chance.choice(["interactive", "interactive", "batch"])
+        live.append(make_request(request_id, prompt, chance.randint(1, 12 - len(prompt)), priority=priority))
         engine.submit(live[-1])
         if chance.random() < 0.2:
             engine.cancel(live.pop(chance.randrange(len(live))))

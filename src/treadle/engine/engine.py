@@ -5,7 +5,7 @@ Leaves to others: when to step, and in which thread (``EngineThread``).
 
 from __future__ import annotations
 
-from treadle.engine.plan import Runner
+from treadle.engine.plan import Runner, StepResult
 from treadle.engine.request import Request
 from treadle.engine.scheduler import Scheduler
 from treadle.errors import InternalError, TreadleError
@@ -22,12 +22,15 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Tell whether a step would compute anything."""
-        return bool(self.scheduler.running or self.scheduler.waiting)
+        """Tell whether there is anything left to do, now or when something else has ended."""
+        return self.scheduler.has_work
 
     def submit(self, request: Request) -> None:
-        """Queue a request; refuses at once what could never finish, as ``Scheduler.add`` does."""
-        self.scheduler.add(request)
+        """Queue a request; it is told at once if it could never finish."""
+        try:
+            self.scheduler.add(request)
+        except TreadleError as error:
+            request.deliver(request.fail(error))
 
     def cancel(self, request: Request) -> None:
         """Forget a request and free what it holds; it sends no more events."""
@@ -35,8 +38,10 @@ class Engine:
 
     def step(self) -> None:
         """Advance every request that has its turn; each is told what happened."""
+        for event in self.scheduler.expire():
+            event.request.deliver(event)
         plan = self.scheduler.schedule()
-        result = self._runner.run(plan)
+        result = self._runner.run(plan) if plan.chunks else StepResult()
         for event in self.scheduler.apply(plan, result):
             event.request.deliver(event)
 

@@ -61,6 +61,7 @@ def closed_error() -> UsageError:
 
 
 def _serve(engine: Engine, orders: _Orders) -> None:
+    engine.scheduler.cache.wake = lambda: orders.put(_look_again)
     is_open = True
     while is_open:
         try:
@@ -72,13 +73,19 @@ def _serve(engine: Engine, orders: _Orders) -> None:
     engine.abort(closed_error())
 
 
+def _look_again(_: Engine) -> None:
+    """Do nothing: an order that ends the thread's sleep."""
+
+
 def _carry_out(engine: Engine, orders: _Orders) -> bool:
-    """Carry out the orders there are, sleeping while there is nothing to compute; false when told to end."""
+    """Carry out the orders there are, sleeping while a step would do nothing; false when told to end."""
+    seconds = engine.scheduler.idle_seconds()
     while True:
         try:
-            order = orders.get(block=not engine.has_work)
+            order = orders.get(block=seconds != 0, timeout=seconds)
         except queue.Empty:
             return True
         if order is None:
             return False
         order(engine)
+        seconds = 0.0

@@ -6,8 +6,8 @@ Leaves to others: making a plan (the scheduler) and carrying it out (the runner)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from treadle.engine.request import Request
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Chunk", "Runner", "Sample", "StepPlan", "StepResult"]
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Tokens ``start .. start + num_tokens - 1`` of one request, computed in one step.
 
     ``samples`` says that the chunk reaches the request's last known token, so that a new one follows.
@@ -30,9 +29,10 @@ class Chunk:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """The chunks of one step, each of another request."""
+    """The chunks of one step, each of another request; the first ``num_decodes`` are the newest tokens of answers."""
 
-    chunks: tuple[Chunk, ...]
+    chunks: Sequence[Chunk]
+    num_decodes: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -57,7 +57,7 @@ class Sample:
 class StepResult:
     """One sample for each chunk of the plan that samples, in the plan's order."""
 
-    samples: Sequence[Sample] = field(default=())
+    samples: Sequence[Sample] = ()
 
 
 class Runner(Protocol):

@@ -9,15 +9,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from treadle.errors import ModelFileError, TreadleError
 
 if TYPE_CHECKING:
     from treadle.engine.output import TextOutput
     from treadle.engine.plan import Sample
 
-__all__ = ["FinishReason", "Request", "Sampler", "Times", "TokenEvent"]
+__all__ = ["FinishReason", "Priority", "Request", "Sampler", "Times", "TokenEvent"]
 
 FinishReason = Literal["stop", "length", "error"]
+Priority = Literal["interactive", "batch"]
 
 
 class Sampler(Protocol):
@@ -51,13 +55,21 @@ class Times:
     finished: float | None = None
 
 
-@dataclass(eq=False)
+def _empty_row() -> NDArray[np.int32]:
+    return np.empty(0, dtype=np.int32)
+
+
+@dataclass(eq=False, slots=True)
 class Request:
     """A prompt on its way to an answer.
 
     The scheduler closes the gap between ``num_computed`` and ``len(token_ids)``; there is no other notion of a phase.
     ``max_length`` bounds prompt and answer together; ``end_ids`` are the tokens that end an answer; ``deliver`` is
-    called with every event, in the thread that steps the engine.
+    called with every event, in the thread that steps the engine. ``deadline`` is in seconds of the scheduler's clock.
+
+    Of the prompt, ``num_cached_tokens`` were found instead of computed. ``block_keys`` name the full blocks of all
+    known tokens, ``num_sealed`` of which are in the prefix cache. ``block_row`` begins with ``block_ids`` as the native
+    core reads them.
     """
 
     request_id: int
@@ -67,11 +79,21 @@ class Request:
     sampler: Sampler
     output: TextOutput
     deliver: Callable[[TokenEvent], None]
-    token_ids: list[int] = field(init=False)
-    num_computed: int = 0
-    block_ids: list[int] = field(default_factory=list)
-    finish_reason: FinishReason | None = None
+    priority: Priority = "interactive"
+    deadline: float | None = None
     times: Times = field(default_factory=Times)
+    finish_reason: FinishReason | None = None
+
+    token_ids: list[int] = field(init=False)
+    num_computed: int = field(init=False, default=0)
+    num_cached_tokens: int = field(init=False, default=0)
+    block_ids: list[int] = field(init=False, default_factory=list)
+    block_row: NDArray[np.int32] = field(init=False, default_factory=_empty_row)
+    block_keys: list[bytes] = field(init=False, default_factory=list)
+    num_sealed: int = field(init=False, default=0)
+    load: object = field(init=False, default=None)
+    awaited_key: bytes | None = field(init=False, default=None)
+    turn: tuple[float, int] = field(init=False, default=(0.0, 0))
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_ids)
@@ -85,6 +107,25 @@ class Request:
     def answer_ids(self) -> list[int]:
         """Return the tokens sampled so far, one that ended the answer included."""
         return self.token_ids[len(self.prompt_ids) :]
+
+    def add_blocks(self, block_ids: Sequence[int]) -> None:
+        """Take room for more tokens."""
+        start = len(self.block_ids)
+        self.block_ids += block_ids
+        if len(self.block_ids) > len(self.block_row):
+            self.block_row = np.resize(self.block_row, 2 * len(self.block_ids))
+            self.block_row[:start] = self.block_ids[:start]
+        self.block_row[start : len(self.block_ids)] = block_ids
+
+    def replace_block(self, index: int, block_id: int) -> None:
+        """Use another block with the same contents."""
+        self.block_ids[index] = self.block_row[index] = block_id
+
+    def take_blocks(self) -> list[int]:
+        """Return all blocks and leave the request without, as if it had never run."""
+        block_ids, self.block_ids = self.block_ids, []
+        self.num_computed = self.num_sealed = 0
+        return block_ids
 
     def accept(self, sample: Sample) -> TokenEvent:
         """Take a sampled token as the next one and say what it changes."""

@@ -90,5 +90,6 @@ def _block_tables(plan: StepPlan) -> np.ndarray[tuple[int, int], np.dtype[np.int
     width = max(len(chunk.request.block_ids) for chunk in plan.chunks)
     tables = np.full((len(plan.chunks), width), -1, dtype=np.int32)
     for row, chunk in zip(tables, plan.chunks, strict=True):
-        row[: len(chunk.request.block_ids)] = chunk.request.block_ids
+        num_blocks = len(chunk.request.block_ids)
+        row[:num_blocks] = chunk.request.block_row[:num_blocks]
     return tables

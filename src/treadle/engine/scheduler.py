@@ -1,28 +1,40 @@
 """Decides which tokens of which requests the next step computes, and who holds which KV blocks.
 
-Leaves to others: computing (the runner), the text of an answer (the request's output) and telling anyone (the engine).
+Leaves to others: computing (the runner), what blocks hold (``PrefixCache``), the text of an answer (the request's
+output) and telling anyone (the engine).
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 
 from treadle.engine.block_pool import BlockPool
+from treadle.engine.counters import SchedulerCounters
 from treadle.engine.plan import Chunk, StepPlan, StepResult
+from treadle.engine.prefix_cache import PrefixCache
 from treadle.engine.request import Request, TokenEvent
-from treadle.errors import CapacityError, TreadleError, UsageError
+from treadle.engine.request_line import RequestLine
+from treadle.engine.step_costs import StepCosts
+from treadle.errors import CapacityError, DeadlineError, TreadleError, UsageError
 
-__all__ = ["Scheduler"]
+__all__ = ["DEFAULT_SLOWDOWN", "Scheduler"]
+
+DEFAULT_SLOWDOWN = 2.4
 
 
 class Scheduler:
-    """First come, first served, under one token budget per step.
+    """Closes the gap between known and computed tokens, under one token budget per step, answers before prompts.
 
-    A request is admitted when the blocks for all its known tokens are free, so only its answer grows; requests that
-    decode go before prompts. When the pool is full the youngest request gives its blocks back, to be computed again.
-    Every running request is older than every waiting one, so the oldest always advances and nothing can deadlock.
+    Args:
+        pool: The KV blocks.
+        context: Most tokens of one request.
+        max_batch_tokens: Most tokens of one step.
+        max_num_requests: Most requests that hold blocks at once.
+        slowdown: With interactive answers under way, prompts make a step at most about so many times as long as it
+            were without them; ``None`` fills every step, which is best for throughput.
+        cache: Where to look for what was computed before; by default the pool alone.
+        clock: Seconds, never going back.
     """
 
     def __init__(
@@ -32,6 +44,8 @@ class Scheduler:
         context: int,
         max_batch_tokens: int = 512,
         max_num_requests: int = 16,
+        slowdown: float | None = DEFAULT_SLOWDOWN,
+        cache: PrefixCache | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         if max_batch_tokens < max_num_requests:
@@ -39,33 +53,76 @@ class Scheduler:
                 f"max_batch_tokens: expected at least max_num_requests ({max_num_requests}), as each may need one "
                 f"token in a step, found {max_batch_tokens}"
             )
+        if slowdown is not None and not slowdown > 1:
+            raise UsageError(f"slowdown: expected above 1, as a prompt takes time beside answers, found {slowdown}")
         self.pool = pool
+        self.cache = cache or PrefixCache(pool)
         self.context = context
         self.max_batch_tokens = max_batch_tokens
         self.max_num_requests = max_num_requests
+        self.slowdown = slowdown
         self._clock = clock
-        self._running: list[Request] = []  # oldest first
-        self._waiting: deque[Request] = deque()  # oldest first
+        self._costs = StepCosts()
+        self._line = RequestLine(pool, self.cache, max_num_requests)
+        self._step_began = 0.0
+        self._is_stalled = False
+        self._num_steps = 0
+        self._num_missed_tokens = 0
+        self._num_prompt_tokens = 0
+        self._num_answer_tokens = 0
 
     @property
     def running(self) -> tuple[Request, ...]:
-        """Return the requests that hold blocks, oldest first."""
-        return tuple(self._running)
+        """Return the requests that hold blocks, first in line first."""
+        return tuple(self._line.running)
 
     @property
     def waiting(self) -> tuple[Request, ...]:
-        """Return the requests that wait for blocks, oldest first."""
-        return tuple(self._waiting)
+        """Return the requests that hold none yet, or no more, first in line first."""
+        return tuple(self._line.waiting)
+
+    @property
+    def has_work(self) -> bool:
+        """Tell whether there is anything left to do."""
+        return bool(self._line.running or self._line.waiting or self.cache.has_unsaved)
+
+    def idle_seconds(self) -> float | None:
+        """Return how long no step would do anything unless something happens: 0 not at all, ``None`` for ever."""
+        if self.cache.has_unsaved or not self._is_stalled:
+            return 0.0 if self.has_work else None
+        deadlines = [
+            request.deadline for request in (*self._line.running, *self._line.waiting) if request.deadline is not None
+        ]
+        return max(0.0, min(deadlines) - self._clock()) if deadlines else None
+
+    def counters(self) -> SchedulerCounters:
+        """Return how things stand; may be called from any thread."""
+        return SchedulerCounters(
+            num_running=len(self._line.running),
+            num_waiting=len(self._line.waiting),
+            num_blocks=self.pool.num_blocks,
+            num_used_blocks=self.pool.num_used,
+            num_cached_blocks=self.pool.num_cached,
+            num_pool_hit_tokens=self.cache.num_pool_tokens,
+            num_store_hit_tokens=self.cache.num_store_tokens,
+            num_missed_tokens=self._num_missed_tokens,
+            num_prompt_tokens_computed=self._num_prompt_tokens,
+            num_answer_tokens_computed=self._num_answer_tokens,
+            num_preemptions=self._line.num_preemptions,
+            num_evicted_blocks=self.pool.num_evicted,
+            num_steps=self._num_steps,
+        )
 
     def add(self, request: Request) -> None:
         """Queue a request.
 
         Raises:
             UsageError: The prompt is empty or leaves no room for an answer in the context.
-            CapacityError: The pool could not hold the request even if it were alone.
+            CapacityError: The pool could not hold the request even if it were alone, or too many wait already.
         """
         self.check(len(request.prompt_ids), request.max_length)
-        self._waiting.append(request)
+        self._line.add(request, self._clock())
+        self._is_stalled = False
 
     def check(self, num_prompt_tokens: int, max_length: int) -> None:
         """Refuse a request that could never finish; raises as ``add`` does."""
@@ -85,35 +142,48 @@ class Scheduler:
                 hint="lower max_tokens, or load the model with a larger context",
             )
 
+    def expire(self) -> list[TokenEvent]:
+        """End the requests whose deadline has passed, running or not; to be called before each step."""
+        late = [
+            r
+            for r in (*self._line.running, *self._line.waiting)
+            if r.deadline is not None and r.deadline <= self._clock()
+        ]
+        return [self._end_late(request) for request in late]
+
     def schedule(self) -> StepPlan:
         """Choose the tokens of the next step and give their requests the blocks for them."""
-        num_running = len(self._running)
+        self._step_began = self._clock()
+        self.cache.save_some()
+        self.cache.finish_loads()
+        if self._line.waiting:
+            self._line.admit(self._step_began)
         chunks = self._decodes()
-        is_full = len(self._running) < num_running
-        budget = self.max_batch_tokens - len(chunks)
-        for request in self._running:
-            if budget and request.num_wanted > 1:
-                chunks.append(self._chunk(request, budget))
-                budget -= chunks[-1].num_tokens
-        while budget and not is_full and (admitted := self._try_admit()):
-            chunks.append(self._chunk(admitted, budget))
-            budget -= chunks[-1].num_tokens
-        return StepPlan(tuple(chunks))
+        num_decodes = len(chunks)
+        if len(self._line.running) > num_decodes:
+            self._add_prompts(chunks)
+        self._is_stalled = not chunks
+        return StepPlan(chunks, num_decodes)
 
     def apply(self, plan: StepPlan, result: StepResult) -> list[TokenEvent]:
         """Advance the requests of ``plan`` by what came out of it and free what ended."""
         now = self._clock()
+        self._learn(plan, now - self._step_began)
+        block_tokens = self.pool.block_tokens
         samples = iter(result.samples)
         events = []
-        for chunk in plan.chunks:
-            request = chunk.request
-            request.num_computed += chunk.num_tokens
-            if not chunk.samples:
+        for request, start, num_tokens, is_sampled in plan.chunks:
+            request.num_computed = start + num_tokens
+            if request.num_computed >= (request.num_sealed + 1) * block_tokens:
+                self.cache.seal(request)
+            if not is_sampled:
                 continue
             event = request.accept(next(samples))
             events.append(event)
             if request.times.first_token is None:
                 request.times.first_token = now
+                self._num_missed_tokens += len(request.prompt_ids) - request.num_cached_tokens
+                self.cache.keep(request)
             if event.finish_reason is not None:
                 request.times.finished = now
                 self.cancel(request)
@@ -121,64 +191,66 @@ class Scheduler:
 
     def cancel(self, request: Request) -> None:
         """Forget a request, wherever it is, and free its blocks."""
-        if request in self._running:
-            self._running.remove(request)
-            self._release(request)
-        elif request in self._waiting:
-            self._waiting.remove(request)
+        self._line.remove(request)
 
     def abort(self, error: TreadleError) -> list[TokenEvent]:
         """End every request with ``error`` and take all blocks back, in whatever state a failed step left them."""
-        requests = [*self._running, *self._waiting]
-        self._running.clear()
-        self._waiting.clear()
-        self.pool.reset()
-        return [request.fail(error) for request in requests]
+        return [request.fail(error) for request in self._line.clear()]
 
     def _decodes(self) -> list[Chunk]:
         chunks = []
         index = 0
-        while index < len(self._running):  # preempting shortens the list from its end
-            request = self._running[index]
-            if request.num_wanted == 1 and self._try_grow(request):
-                chunks.append(self._chunk(request, 1))
+        while index < len(self._line.running):  # preempting shortens the list behind this place
+            request = self._line.running[index]
+            num_computed = request.num_computed
+            if len(request.token_ids) - num_computed == 1 and request.load is None and self._line.try_grow(request):
+                chunks.append(Chunk(request, num_computed, 1, True))
             index += 1
         return chunks
 
-    def _chunk(self, request: Request, budget: int) -> Chunk:
-        num_tokens = min(budget, request.num_wanted)
-        return Chunk(request, request.num_computed, num_tokens, samples=num_tokens == request.num_wanted)
+    def _add_prompts(self, chunks: list[Chunk]) -> None:
+        """Fill the step with prompt tokens.
 
-    def _try_grow(self, request: Request) -> bool:
-        """Give ``request`` room for its next token, from the youngest if need be; false if it is that one itself."""
-        while self.pool.blocks_for(len(request.token_ids)) > len(request.block_ids):
-            block_ids = self.pool.try_allocate(1)
-            if block_ids is None:
-                youngest = self._running.pop()
-                self._release(youngest)
-                self._waiting.appendleft(youngest)
-                if youngest is request:
-                    return False
-            else:
-                request.block_ids += block_ids
-        return True
+        A prompt may be overtaken by shorter ones for as long as it takes itself, so that a short question does not
+        wait behind a book, nor the book for ever.
+        """
+        budget = self._prompt_budget(chunks)
+        token_seconds = self._costs.prompt_seconds
+        prompts = [request for request in self._line.running if request.num_wanted > 1 and request.load is None]
+        prompts.sort(key=lambda request: request.turn[0] + request.num_wanted * token_seconds)
+        for request in prompts:
+            if not budget:
+                break
+            num_wanted = request.num_wanted
+            num_tokens = min(budget, num_wanted)
+            chunks.append(Chunk(request, request.num_computed, num_tokens, num_tokens == num_wanted))
+            budget -= num_tokens
 
-    def _try_admit(self) -> Request | None:
-        if not self._waiting or len(self._running) == self.max_num_requests:
-            return None
-        request = self._waiting[0]
-        needed = self.pool.blocks_for(len(request.token_ids))
-        # One block of growth stays free for each running request, lest an admission be undone by the next step.
-        if needed + len(self._running) > self.pool.num_free:
-            return None
-        self._waiting.popleft()
-        request.block_ids = self.pool.try_allocate(needed) or []
-        self._running.append(request)
-        if request.times.started is None:
-            request.times.started = self._clock()
-        return request
+    def _prompt_budget(self, decodes: list[Chunk]) -> int:
+        room = self.max_batch_tokens - len(decodes)
+        if self.slowdown is None or all(chunk.request.priority == "batch" for chunk in decodes):
+            return room
+        num_tokens = self._costs.prompt_tokens(len(decodes), self.slowdown)
+        return room if num_tokens is None else min(room, num_tokens)
 
-    def _release(self, request: Request) -> None:
-        self.pool.free(request.block_ids)
-        request.block_ids = []
-        request.num_computed = 0
+    def _learn(self, plan: StepPlan, seconds: float) -> None:
+        if not plan.chunks:
+            return
+        num_prompt_tokens = plan.num_tokens - plan.num_decodes
+        self._costs.record(plan.num_decodes, num_prompt_tokens, seconds)
+        self._num_steps += 1
+        self._num_prompt_tokens += num_prompt_tokens
+        self._num_answer_tokens += plan.num_decodes
+
+    def _end_late(self, request: Request) -> TokenEvent:
+        now = self._clock()
+        self.cancel(request)
+        request.times.finished = now
+        seconds, num_answered = now - request.times.created, len(request.token_ids) - len(request.prompt_ids)
+        return request.fail(
+            DeadlineError(
+                f"the request's time was up after {seconds:.1f} s, with {num_answered} tokens answered"
+                + ("" if request.times.started else ", before it could start"),
+                hint="allow more time, ask for fewer tokens, or send fewer requests at once",
+            )
+        )
