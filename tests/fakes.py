@@ -131,7 +131,7 @@ class FakeTokenizer:
 class FakeTemplate:
     """Renders a conversation as "role:content;" turns, and a variable `note` after them."""
 
-    def render(self, messages: Sequence[dict[str, str]], *, note: str = "") -> str:
+    def render(self, messages: Sequence[dict[str, str]], *, tools: object = None, note: str = "") -> str:  # noqa: ARG002
         return "".join(f"{message['role']}:{message['content']};" for message in messages) + note
 
 

@@ -75,7 +75,8 @@ def describe(name: str, thing: Any) -> Iterator[str]:
     yield from prose(thing)
     if is_error or typing.is_typeddict(thing):
         return
-    for member_name, member in vars(thing).items():
+    for member_name, entry in vars(thing).items():
+        member = entry.__func__ if isinstance(entry, classmethod) else entry
         if member_name.startswith("_") or not (inspect.isfunction(member) or isinstance(member, property)):
             continue
         title = f"### {name}.{member_name}"
@@ -112,7 +113,7 @@ def signature(name: str, thing: Any) -> str:
         lines += [f"{field.name}: {field.type}{field_default(field)}" for field in dataclasses.fields(thing)]
         return f"{name}(\n" + "".join(f"    {line},\n" for line in lines) + ")"
     parameters = inspect.signature(thing)
-    kept = [parameter for key, parameter in parameters.parameters.items() if key != "self"]
+    kept = [parameter for key, parameter in parameters.parameters.items() if key not in ("self", "cls")]
     text = str(parameters.replace(parameters=kept))
     return f"{name}{text}".replace("'", "")
 

@@ -11,8 +11,10 @@ import importlib as _importlib
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
+    from treadle.engine.async_llm import AsyncLLM
     from treadle.engine.completion import ChatMessage, Completion, CompletionChunk, Timings, TokenLogprob
     from treadle.engine.llm import LLM
+    from treadle.engine.prompt import EncodedPrompt
     from treadle.engine.sampling import SamplingParams
     from treadle.errors import (
         CapacityError,
@@ -26,11 +28,13 @@ if _typing.TYPE_CHECKING:
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
     "CapacityError",
     "ChatMessage",
     "Completion",
     "CompletionChunk",
     "DownloadError",
+    "EncodedPrompt",
     "InternalError",
     "ModelFileError",
     "SamplingParams",
@@ -44,6 +48,8 @@ __all__ = [
 # Imported when first asked for: `import treadle.errors` must not load the native core.
 _MODULES = {
     "LLM": "treadle.engine.llm",
+    "AsyncLLM": "treadle.engine.async_llm",
+    "EncodedPrompt": "treadle.engine.prompt",
     "SamplingParams": "treadle.engine.sampling",
     **dict.fromkeys(
         ("ChatMessage", "Completion", "CompletionChunk", "Timings", "TokenLogprob"), "treadle.engine.completion"

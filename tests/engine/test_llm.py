@@ -6,21 +6,17 @@ import gc
 import random
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fakes import FakeModelRunner, FakeTemplate, FakeTokenizer, answer
+from fakes import FakeModelRunner, answer
 from treadle.engine import llm as llm_module
-from treadle.engine.block_pool import BlockPool
 from treadle.engine.llm import LLM
-from treadle.engine.load import LoadedModel, LoadReport
-from treadle.engine.memory_plan import MemoryPlan
+from treadle.engine.load import LoadedModel
 from treadle.engine.plan import Sample, StepPlan, StepResult
 from treadle.engine.sampling import SamplingParams
 from treadle.errors import ModelFileError, UsageError
-from treadle.hardware.plan import ThreadPlan
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6)
 LONG = SamplingParams(temperature=0, max_tokens=None)
@@ -31,24 +27,7 @@ def spell(prompt: str, length: int) -> str:
 
 
 @pytest.fixture
-def runner() -> FakeModelRunner:
-    return FakeModelRunner(BlockPool(11, 32))
-
-
-@pytest.fixture
-def llm(runner: FakeModelRunner, monkeypatch: pytest.MonkeyPatch) -> Iterator[LLM]:
-    report = LoadReport(
-        path=Path("fake.gguf"),
-        name="fake",
-        architecture="none",
-        isa="none",
-        weight_bytes=0,
-        decode_bytes=0,
-        thread_plan=ThreadPlan([-1], "a test"),
-        memory_plan=MemoryPlan(320, 11, 0, 0, 0, 0, "a test", "a test"),
-        load_seconds=0.0,
-    )
-    loaded: Any = LoadedModel(FakeTokenizer(), FakeTemplate(), runner, report)  # type: ignore[arg-type]
+def llm(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> Iterator[LLM]:
     monkeypatch.setattr(llm_module, "load_model", lambda *_, **__: loaded)
     with LLM("fake") as llm:
         yield llm
@@ -76,6 +55,34 @@ def test_answers_a_list_in_its_order_and_together(llm: LLM, runner: FakeModelRun
     assert [completion.text for completion in completions] == [spell(prompt, 6) for prompt in prompts]
     assert max(len(plan.chunks) for plan in runner.plans) > 1
     assert llm.generate([], GREEDY) == []
+
+
+def test_gives_several_answers_each_with_its_own_seed(llm: LLM, runner: FakeModelRunner) -> None:
+    params = SamplingParams(max_tokens=4, seed=7, n=3)
+    first = llm.generate("hello", params)
+    assert (first.index, [other.index for other in first.alternatives]) == (0, [1, 2])
+    assert [each.text for each in (first, *first.alternatives)] == [spell("hello", 4)] * 3
+    seeds = [seed for _, seed in runner.samplers]
+    assert seeds[0] == 7
+    assert len(set(seeds)) == 3
+    llm.generate(["hello", "you"], params)
+    assert [seed for _, seed in runner.samplers] == seeds * 3
+
+
+def test_streams_several_answers_told_apart_by_their_index(llm: LLM) -> None:
+    texts = ["", ""]
+    ends = []
+    for chunk in llm.stream("hello", SamplingParams(max_tokens=4, n=2)):
+        texts[chunk.index] += chunk.text
+        ends += [chunk.index] if chunk.completion is not None else []
+    assert texts == [spell("hello", 4)] * 2
+    assert sorted(ends) == [0, 1]
+
+
+def test_conversations_can_be_asked_as_a_list(llm: LLM) -> None:
+    prompts = [llm.chat_prompt([{"role": "user", "content": text}]) for text in ("a", "b")]
+    assert [prompt.text for prompt in prompts] == ["user:a;", "user:b;"]
+    assert [each.text for each in llm.generate(prompts, GREEDY)] == [spell("user:a;", 6), spell("user:b;", 6)]
 
 
 def test_takes_token_ids(llm: LLM) -> None:
@@ -153,19 +160,19 @@ def test_closing_a_stream_frees_its_request(llm: LLM, runner: FakeModelRunner) -
     assert list(stream) == []
     wait_until_idle(llm, runner)
     assert runner.plans[-1].chunks[0].request.prompt_ids == [ord("z")]
-    assert llm._scheduler.pool.num_used == 0
+    assert llm._host.scheduler.pool.num_used == 0
 
 
 def test_dropping_a_stream_unread_frees_its_request(llm: LLM, runner: FakeModelRunner) -> None:
     runner.is_held = True
     stream = llm.stream("hello", LONG)
-    request = stream.request
+    [request] = stream.requests
     del stream
     gc.collect()
     wait_until_idle(llm, runner)
     assert request.finish_reason is None
     assert len(request.answer_ids) < 300
-    assert llm._scheduler.pool.num_used == 0
+    assert llm._host.scheduler.pool.num_used == 0
 
 
 def test_threads_are_served_together(llm: LLM, runner: FakeModelRunner) -> None:
@@ -221,9 +228,9 @@ def test_a_closed_model_says_so(llm: LLM, runner: FakeModelRunner) -> None:
     stream = llm.stream("hello", LONG)
     closer = threading.Thread(target=llm.close)
     closer.start()
-    while not llm._thread._is_closed:
+    while not llm._host.thread._is_closed:
         pass
-    with llm._thread._lock:  # the order to end is given under it
+    with llm._host.thread._lock:  # the order to end is given under it
         runner.may_step.release(1)
     closer.join(timeout=30)
     llm.close()
@@ -235,9 +242,9 @@ def test_a_closed_model_says_so(llm: LLM, runner: FakeModelRunner) -> None:
 
 
 def test_a_dropped_model_ends_its_thread(llm: LLM) -> None:
-    thread = llm._thread._thread
+    thread = llm._host.thread._thread
     assert thread.is_alive()
-    llm._end()
+    llm._host._end()
     assert not thread.is_alive()
 
 
@@ -261,4 +268,4 @@ def test_a_storm_of_threads_and_early_ends_leaves_nothing_behind(llm: LLM, runne
         thread.join(timeout=60)
     assert wrong == []
     wait_until_idle(llm, runner)
-    assert (llm._scheduler.pool.num_used, llm._scheduler.running, llm._scheduler.waiting) == (0, (), ())
+    assert (llm._host.scheduler.pool.num_used, llm._host.scheduler.running, llm._host.scheduler.waiting) == (0, (), ())

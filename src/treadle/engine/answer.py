@@ -1,23 +1,76 @@
-"""Gathers the events of one request into chunks and a completion for the thread that asked.
+"""Gathers the events of the requests behind a prompt into chunks and completions for the thread that asked.
 
-Leaves to others: making events (the engine's thread) and making requests (``LLM``).
+Leaves to others: making events (the engine's thread) and making requests (``ModelHost``).
 """
 
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from types import TracebackType
 
 from treadle.engine.completion import Completion, CompletionChunk, Timings, TokenLogprob
 from treadle.engine.plan import Sample
 from treadle.engine.request import Request, TokenEvent
 
-__all__ = ["CompletionStream", "Mailbox"]
+__all__ = ["Answer", "CompletionStream", "Mailbox"]
+
+
+class Answer:
+    """One of the answers to a prompt, put together from the events of its request.
+
+    Args:
+        request: The request behind it.
+        index: Its place among the answers to the prompt.
+        spell: Returns the text of a token for a report of log-probabilities; None when nobody asked for one.
+    """
+
+    def __init__(self, request: Request, *, index: int, spell: Callable[[int], str] | None) -> None:
+        self.request = request
+        self.index = index
+        self._spell = spell
+        self._texts: list[str] = []
+        self._logprobs: list[TokenLogprob] = []
+        self.completion: Completion | None = None
+
+    def take(self, events: Sequence[TokenEvent]) -> CompletionChunk:
+        """Add the next events and return what they bring."""
+        samples = [event.sample for event in events if event.sample is not None]
+        text = "".join([event.text for event in events])
+        logprobs = tuple(map(self._logprob, samples)) if self._spell is not None else ()
+        self._texts.append(text)
+        self._logprobs += logprobs
+        if events[-1].finish_reason is not None:
+            self.completion = self._complete(events[-1])
+        return CompletionChunk(
+            text=text,
+            token_ids=tuple(sample.token_id for sample in samples),
+            logprobs=logprobs,
+            completion=self.completion,
+            index=self.index,
+        )
+
+    def _complete(self, last: TokenEvent) -> Completion:
+        assert last.finish_reason is not None
+        return Completion(
+            text="".join(self._texts),
+            token_ids=self.request.answer_ids,
+            finish_reason=last.finish_reason,
+            prompt_tokens=len(self.request.prompt_ids),
+            timings=_timings(self.request),
+            logprobs=None if self._spell is None else self._logprobs,
+            error=last.error,
+            index=self.index,
+        )
+
+    def _logprob(self, sample: Sample) -> TokenLogprob:
+        assert self._spell is not None
+        return TokenLogprob(sample.token_id, self._spell(sample.token_id), sample.logprob, sample.top_logprobs)
 
 
 class Mailbox:
-    """Where the engine's thread leaves events; wakes the reader for each one, or only for the last."""
+    """Where the engine's thread leaves events; wakes the reader for each one, or only for the last of a request."""
 
     def __init__(self, *, wakes_for_each: bool) -> None:
         self.events: list[TokenEvent] = []
@@ -26,9 +79,12 @@ class Mailbox:
 
     def deliver(self, event: TokenEvent) -> None:
         """Take an event; called in the engine's thread."""
-        self.events.append(event)
-        if self._wakes_for_each or event.finish_reason is not None:
+        if self._wakes_for_each:
             self._ready.put(event)
+        else:
+            self.events.append(event)
+            if event.finish_reason is not None:
+                self._ready.put(event)
 
     def get(self) -> TokenEvent:
         """Wait for the next event to read."""
@@ -36,57 +92,52 @@ class Mailbox:
 
 
 class CompletionStream(Iterator[CompletionChunk]):
-    """An answer as it comes: iterate over its chunks. Closing it early, or dropping it, frees the request.
+    """Answers as they come: iterate over their chunks. Closing it early, or dropping it, frees the requests.
 
     The engine's thread must hold no reference to this object, or dropping it would free nothing.
     """
 
-    def __init__(
-        self,
-        request: Request,
-        mailbox: Mailbox,
-        *,
-        cancel: Callable[[Request], None],
-        token_text: Callable[[int], str],
-        has_logprobs: bool,
-    ) -> None:
-        self.request = request
+    def __init__(self, answers: Sequence[Answer], mailbox: Mailbox, *, cancel: Callable[[Request], None]) -> None:
+        self._open = {answer.request: answer for answer in answers}
+        self._answers = tuple(answers)
         self._mailbox = mailbox
         self._cancel = cancel
-        self._token_text = token_text
-        self._has_logprobs = has_logprobs
-        self._is_open = True
+
+    @property
+    def requests(self) -> tuple[Request, ...]:
+        """Return the requests behind the answers."""
+        return tuple(answer.request for answer in self._answers)
 
     def __next__(self) -> CompletionChunk:
-        if not self._is_open:
+        if not self._open:
             raise StopIteration
         event = self._mailbox.get()
-        completion = None
+        chunk = self._open[event.request].take([event])
         if event.finish_reason is not None:
-            self._is_open = False
-            if event.error is not None:
-                raise event.error
-            completion = self._completion(event)
-        samples = [event.sample] if event.sample else []
-        return CompletionChunk(
-            text=event.text,
-            token_ids=tuple(sample.token_id for sample in samples),
-            logprobs=tuple(map(self._logprob, samples)) if self._has_logprobs else (),
-            completion=completion,
-        )
+            del self._open[event.request]
+        if event.error is not None:
+            self.close()
+            raise event.error
+        return chunk
 
     def wait(self) -> Completion:
-        """Wait for the whole answer; an error is in its ``error``."""
-        while (event := self._mailbox.get()).finish_reason is None:
-            pass
-        self._is_open = False
-        return self._completion(event)
+        """Wait for the whole of every answer; an error is in a completion's ``error``."""
+        for _ in self._answers:
+            self._mailbox.get()
+        self._open.clear()
+        completions = [self._whole(answer) for answer in self._answers]
+        return replace(completions[0], alternatives=tuple(completions[1:]))
 
     def close(self) -> None:
-        """End the answer here and free what it holds; may be called twice."""
-        if self._is_open:
-            self._is_open = False
-            self._cancel(self.request)
+        """End the answers here and free what they hold; may be called twice."""
+        while self._open:
+            request, _ = self._open.popitem()
+            self._cancel(request)
+
+    def _whole(self, answer: Answer) -> Completion:
+        answer.take([event for event in self._mailbox.events if event.request is answer.request])
+        assert answer.completion is not None
+        return answer.completion
 
     def __enter__(self) -> CompletionStream:
         return self
@@ -98,22 +149,6 @@ class CompletionStream(Iterator[CompletionChunk]):
 
     def __del__(self) -> None:
         self.close()
-
-    def _completion(self, last: TokenEvent) -> Completion:
-        events = self._mailbox.events
-        assert last.finish_reason is not None
-        return Completion(
-            text="".join(event.text for event in events),
-            token_ids=self.request.answer_ids,
-            finish_reason=last.finish_reason,
-            prompt_tokens=len(self.request.prompt_ids),
-            timings=_timings(self.request),
-            logprobs=[self._logprob(event.sample) for event in events if event.sample] if self._has_logprobs else None,
-            error=last.error,
-        )
-
-    def _logprob(self, sample: Sample) -> TokenLogprob:
-        return TokenLogprob(sample.token_id, self._token_text(sample.token_id), sample.logprob, sample.top_logprobs)
 
 
 def _timings(request: Request) -> Timings:

@@ -52,6 +52,11 @@ class Timings:
     prefill_seconds: float
     decode_seconds: float
 
+    @property
+    def first_token_seconds(self) -> float:
+        """Return the time from the request to its first token."""
+        return self.queued_seconds + self.prefill_seconds
+
 
 @dataclass(frozen=True)
 class Completion:
@@ -60,6 +65,9 @@ class Completion:
     ``token_ids`` are all the tokens the model gave, one that ended the answer included; ``text`` leaves that one out,
     and a stop string. ``finish_reason`` is "stop" (the model or a stop string ended it), "length" (``max_tokens``
     reached, or the context full) or "error" (see ``error``; only inside a list of answers, a single one raises it).
+
+    With ``SamplingParams.n`` above 1 the answers to a prompt are numbered by ``index``; those after the first are the
+    ``alternatives`` of the first.
     """
 
     text: str
@@ -69,6 +77,8 @@ class Completion:
     timings: Timings
     logprobs: list[TokenLogprob] | None = None
     error: TreadleError | None = None
+    index: int = 0
+    alternatives: tuple[Completion, ...] = ()
 
     @property
     def prompt_rate(self) -> float | None:
@@ -85,12 +95,13 @@ class Completion:
 
 @dataclass(frozen=True)
 class CompletionChunk:
-    """A piece of an answer as it comes; the last one carries the whole answer in ``completion``."""
+    """A piece of answer number ``index`` as it comes; the last one carries that whole answer in ``completion``."""
 
     text: str
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
     completion: Completion | None = None
+    index: int = 0
 
     @property
     def finish_reason(self) -> FinishReason | None:

@@ -24,14 +24,17 @@ class EngineThread:
     """The one thread that touches an engine; others leave it orders, which it carries out between two steps.
 
     Keeping steps away from the caller's thread means that Ctrl-C cannot cut a step in half. The engine belongs to the
-    thread alone and goes with it.
+    thread alone and goes with it. ``after_step`` is called in the thread when the events of a step are delivered, and
+    once more at its end.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, after_step: Callable[[], None] | None = None) -> None:
         self._orders: _Orders = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._is_closed = False
-        self._thread = threading.Thread(target=_serve, args=(engine, self._orders), name="treadle-engine", daemon=True)
+        self._thread = threading.Thread(
+            target=_serve, args=(engine, self._orders, after_step or _nothing), name="treadle-engine", daemon=True
+        )
         self._thread.start()
 
     def submit(self, request: Request) -> None:
@@ -60,7 +63,11 @@ def closed_error() -> UsageError:
     return UsageError("the model was closed", hint="load it again to go on")
 
 
-def _serve(engine: Engine, orders: _Orders) -> None:
+def _nothing() -> None:
+    pass
+
+
+def _serve(engine: Engine, orders: _Orders, after_step: Callable[[], None]) -> None:
     engine.scheduler.cache.wake = lambda: orders.put(_look_again)
     is_open = True
     while is_open:
@@ -70,7 +77,9 @@ def _serve(engine: Engine, orders: _Orders) -> None:
                 engine.step()
         except Exception as error:  # whoever waits for an answer must hear of it
             engine.abort(error)
+        after_step()
     engine.abort(closed_error())
+    after_step()
 
 
 def _look_again(_: Engine) -> None:

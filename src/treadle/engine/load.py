@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from treadle.config import Settings, parse_bytes
 from treadle.engine.memory_plan import MAX_BATCH_TOKENS, MemoryPlan, plan_memory
@@ -28,7 +28,18 @@ if TYPE_CHECKING:
     from treadle.models.chat_template import ChatTemplate
     from treadle.models.tokenizer import Tokenizer
 
-__all__ = ["LoadReport", "LoadedModel", "load_model"]
+__all__ = ["LoadOptions", "LoadReport", "LoadedModel", "load_model"]
+
+
+class LoadOptions(TypedDict, total=False):
+    """How to load a model: the arguments that ``LLM`` explains."""
+
+    context: int | None
+    memory: int | str | None
+    threads: int | None
+    mlock: bool
+    isa: str | None
+    progress: Callable[[int, int], None] | None
 
 
 @dataclass(frozen=True)
@@ -62,12 +73,12 @@ class LoadedModel:
 def load_model(
     model: str | Path,
     *,
-    context: int | None,
-    memory: int | str | None,
-    threads: int | None,
-    mlock: bool,
-    isa: str | None,
-    progress: Callable[[int, int], None] | None,
+    context: int | None = None,
+    memory: int | str | None = None,
+    threads: int | None = None,
+    mlock: bool = False,
+    isa: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> LoadedModel:
     """Load a model; the arguments are those of ``LLM``."""
     started = time.perf_counter()

@@ -13,6 +13,7 @@ from treadle.errors import UsageError
 __all__ = ["DEFAULT_MAX_TOKENS", "SamplingParams"]
 
 DEFAULT_MAX_TOKENS = 512
+MAX_ANSWERS = 128
 MAX_ID = 2**31 - 1  # token ids and counts of them are 32 bits wide in the native core
 MAX_LOGPROBS = 20
 MAX_SEED = 2**64 - 1
@@ -42,6 +43,7 @@ class SamplingParams:
         seed: 0 to 2**64 - 1; the same request with the same seed gives the same text. None draws a fresh one.
         logprobs: 0 reports the log-probability of each sampled token, n up to 20 also the n most likely; None nothing.
         stop: Text, or up to 16 texts, at which the answer ends; the stop text is not part of the answer.
+        n: How many answers to give to the prompt, 1 to 128. The first is the one that ``n=1`` gives.
         ignore_eos: Go on after the model ended its answer, for measurements.
     """
 
@@ -57,6 +59,7 @@ class SamplingParams:
     seed: int | None = None
     logprobs: int | None = None
     stop: str | Sequence[str] | None = ()
+    n: int = 1
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
@@ -74,6 +77,7 @@ class SamplingParams:
             self._set("seed", _integer("seed", self.seed, 0, MAX_SEED))
         if self.logprobs is not None:
             self._set("logprobs", _integer("logprobs", self.logprobs, 0, MAX_LOGPROBS))
+        self._set("n", _integer("n", self.n, 1, MAX_ANSWERS))
         self._set("stop", _stop_strings(self.stop))
         if not isinstance(self.ignore_eos, bool):
             raise _refusal("ignore_eos", self.ignore_eos, "True or False")

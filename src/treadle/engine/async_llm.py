@@ -1,0 +1,184 @@
+"""The Python API for event loops: many answers at a time without a thread for each.
+
+Leaves to others: loading (``engine.load``) and the requests behind the answers (``ModelHost``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import CancelledError
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from treadle.engine.answer import Answer
+from treadle.engine.completion import CompletionChunk
+from treadle.engine.courier import Courier, Inbox
+from treadle.engine.host import ModelHost
+from treadle.engine.load import load_model
+from treadle.engine.prompt import EncodedPrompt, Messages, Prompt
+from treadle.engine.request import Request
+from treadle.engine.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from treadle.engine.load import LoadedModel, LoadOptions, LoadReport
+
+__all__ = ["AsyncCompletionStream", "AsyncLLM"]
+
+
+class AsyncLLM:
+    """A model in memory that any number of tasks may ask; their requests are computed together.
+
+    Use ``await AsyncLLM.load(...)``, with ``async with`` or ``close`` to give its memory back.
+    """
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        courier = Courier()
+        self._route = courier.route
+        self._host = ModelHost(loaded, after_step=courier.deliver_all)
+
+    @classmethod
+    async def load(cls, model: str | Path, **options: Unpack[LoadOptions]) -> AsyncLLM:
+        """Load a model in a thread of its own; takes the arguments of ``LLM`` and raises as it does.
+
+        Cancelling the task stops the loading. ``progress`` is called in that thread.
+        """
+        is_abandoned = threading.Event()
+        progress = options.get("progress")
+
+        def report(done_bytes: int, total_bytes: int) -> None:
+            if is_abandoned.is_set():
+                raise CancelledError
+            if progress is not None:
+                progress(done_bytes, total_bytes)
+
+        options["progress"] = report
+        try:
+            return cls(await asyncio.to_thread(load_model, model, **options))
+        except asyncio.CancelledError:
+            is_abandoned.set()
+            raise
+
+    @property
+    def report(self) -> LoadReport:
+        """Return how the model was loaded."""
+        return self._host.report
+
+    @property
+    def name(self) -> str:
+        """Return the name of the model, for messages."""
+        return self._host.report.name
+
+    @property
+    def context(self) -> int:
+        """Return the most tokens that prompt and answer may have together."""
+        return self._host.context
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Tell whether the model's file carries the template that ``chat_prompt`` needs."""
+        return self._host.prompts.has_chat_template
+
+    def chat_prompt(
+        self, messages: Messages, *, tools: Sequence[dict[str, Any]] | None = None, **variables: Any
+    ) -> EncodedPrompt:
+        """Return a conversation as a prompt, rendered with the model's own chat template.
+
+        Args:
+            messages: The turns so far, as mappings with "role" and "content".
+            tools: Function definitions the model may call.
+            variables: Given to the template as they are, such as ``enable_thinking``.
+
+        Raises:
+            TemplateError: The template refused the messages.
+            UsageError: The model has no template, or a message is wrong.
+        """
+        return self._host.prompts.read_chat(messages, {"tools": tools, **variables})
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return the token ids of ``text``, as ``generate`` takes them; control tokens in it are plain text."""
+        return self._host.tokenizer.encode(text)
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """Return the text of ``token_ids``; control tokens have none."""
+        return self._host.tokenizer.decode(list(token_ids))
+
+    def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncCompletionStream:
+        """Answer a prompt chunk by chunk; to be called in a running event loop.
+
+        The request is queued at once, before the stream is read. With ``params.n`` above 1 the chunks of the answers
+        come as they are made, told apart by ``index``. An error that ends an answer is raised and ends all of them.
+
+        Raises:
+            UsageError: The prompt is empty or too long for the context, or the model was closed.
+            CapacityError: The prompt and its answer could never fit in the KV blocks.
+        """
+        inbox = Inbox()
+        answers = self._host.submit(self._host.prompts.read(prompt), params or SamplingParams(), self._route(inbox))
+        # A bound method of the host, so that an open stream keeps its model alive.
+        return AsyncCompletionStream(answers, inbox, cancel=self._host.cancel)
+
+    async def close(self) -> None:
+        """End what still runs with an error and give the model's memory back; may be called twice."""
+        await asyncio.to_thread(self._host.close)  # waits for the step that is under way
+
+    async def __aenter__(self) -> AsyncLLM:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class AsyncCompletionStream(AsyncIterator[CompletionChunk]):
+    """Answers as they come. Closing it, dropping it or cancelling the task that waits for it frees the requests.
+
+    A reader that is slower than the model gets the tokens that came meanwhile in one chunk.
+    """
+
+    def __init__(self, answers: Sequence[Answer], inbox: Inbox, *, cancel: Callable[[Request], None]) -> None:
+        self._open = {answer.request: answer for answer in answers}
+        self._inbox = inbox
+        self._cancel = cancel
+
+    async def __anext__(self) -> CompletionChunk:
+        if not self._open:
+            raise StopAsyncIteration
+        try:
+            events = await self._inbox.get()
+        except BaseException:
+            self._end()
+            raise
+        last = events[-1]
+        answer = self._open[last.request]
+        if last.finish_reason is not None:
+            del self._open[last.request]
+        if last.error is not None:
+            self._end()
+            raise last.error
+        return answer.take(events)
+
+    async def aclose(self) -> None:
+        """End the answers here and free what they hold before the next step; may be called twice."""
+        self._end()
+
+    async def __aenter__(self) -> AsyncCompletionStream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def __del__(self) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        while self._open:
+            request, _ = self._open.popitem()
+            self._cancel(request)

@@ -1,0 +1,74 @@
+"""What the rooms above ask of an engine, whatever computes: the native core, another library, another machine.
+
+Leaves to others: all of the work (``AsyncLLM`` for the native core).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from treadle.engine.completion import CompletionChunk
+    from treadle.engine.prompt import EncodedPrompt, Messages, Prompt
+    from treadle.engine.sampling import SamplingParams
+
+__all__ = ["AnswerStream", "AsyncEngine"]
+
+
+class AnswerStream(Protocol):
+    """Answers to one prompt as they come; the last chunk of each carries its whole completion.
+
+    Errors that end an answer are raised. Closing the stream, dropping it, or cancelling the task that waits for it ends
+    the request and frees what it holds.
+    """
+
+    def __aiter__(self) -> AsyncIterator[CompletionChunk]: ...
+
+    async def __anext__(self) -> CompletionChunk: ...
+
+    async def aclose(self) -> None:
+        """End what still runs; may be called twice."""
+
+
+class AsyncEngine(Protocol):
+    """Answers any number of prompts at a time for one event loop or several."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of the model, for messages."""
+
+    @property
+    def context(self) -> int:
+        """Return the most tokens that prompt and answer may have together."""
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Tell whether ``chat_prompt`` can work."""
+
+    def chat_prompt(
+        self, messages: Messages, *, tools: Sequence[dict[str, Any]] | None = None, **variables: Any
+    ) -> EncodedPrompt:
+        """Return a conversation as a prompt.
+
+        Raises:
+            TemplateError: The template refused the messages.
+            UsageError: The model has no template, or a message is wrong.
+        """
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return the token ids of ``text``; control tokens in it are plain text."""
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """Return the text of ``token_ids``; control tokens have none."""
+
+    def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> AnswerStream:
+        """Answer a prompt; refuses at once what could never be served.
+
+        Raises:
+            UsageError: The prompt is empty or too long for the context, or the engine was closed.
+            CapacityError: The prompt and its answer could never fit.
+        """
+
+    async def close(self) -> None:
+        """End what still runs with an error and give everything back; may be called twice."""

@@ -1,0 +1,122 @@
+"""A loaded model and the thread that computes it: makes requests of prompts and hands them over.
+
+Leaves to others: loading (``engine.load``), scheduling (``engine.scheduler``) and the form answers take (``LLM``,
+``AsyncLLM``).
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import time
+import weakref
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from treadle.engine.answer import Answer
+from treadle.engine.block_pool import BlockPool
+from treadle.engine.engine import Engine
+from treadle.engine.engine_thread import EngineThread, closed_error
+from treadle.engine.memory_plan import KV_BLOCK_TOKENS, MAX_BATCH_TOKENS, MAX_NUM_REQUESTS
+from treadle.engine.output import TextOutput
+from treadle.engine.prompt import EncodedPrompt, PromptReader
+from treadle.engine.request import Request, Times, TokenEvent
+from treadle.engine.sampling import SamplingParams
+from treadle.engine.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from treadle.engine.load import LoadedModel
+    from treadle.engine.runner import NativeRunner
+
+__all__ = ["ModelHost"]
+
+
+class ModelHost:
+    """A model in memory that any number of threads may use.
+
+    Args:
+        loaded: What ``load_model`` gave.
+        after_step: Called in the engine's thread when all events of a step are delivered. It must not hold the host,
+            or dropping the host would not end that thread.
+    """
+
+    def __init__(self, loaded: LoadedModel, *, after_step: Callable[[], None] | None = None) -> None:
+        self.report = loaded.report
+        self.tokenizer = loaded.tokenizer
+        self.prompts = PromptReader(self.report.name, loaded.tokenizer, loaded.template)
+        self.scheduler = Scheduler(
+            BlockPool(self.report.memory_plan.num_blocks, KV_BLOCK_TOKENS),
+            context=self.context,
+            max_batch_tokens=MAX_BATCH_TOKENS,
+            max_num_requests=MAX_NUM_REQUESTS,
+        )
+        self._runner: NativeRunner | None = loaded.runner
+        self._ids = itertools.count()
+        self.thread = EngineThread(Engine(self.scheduler, loaded.runner), after_step=after_step)
+        # Also runs when the object is dropped and at exit, where a thread inside native code would crash Python.
+        self._end = weakref.finalize(self, self.thread.close)
+
+    @property
+    def context(self) -> int:
+        """Return the most tokens that prompt and answer may have together."""
+        return self.report.memory_plan.context
+
+    def max_length(self, prompt: EncodedPrompt, params: SamplingParams) -> int:
+        """Return the most tokens that a prompt and its answer may have.
+
+        Raises:
+            UsageError: The prompt is empty or leaves no room for an answer in the context.
+            CapacityError: The KV blocks could not hold it even if it were alone.
+        """
+        num_prompt_tokens = len(prompt.token_ids)
+        limit = self.context if params.max_tokens is None else num_prompt_tokens + params.max_tokens
+        max_length = min(self.context, limit)
+        self.scheduler.check(num_prompt_tokens, max_length)
+        return max_length
+
+    def submit(
+        self, prompt: EncodedPrompt, params: SamplingParams, deliver: Callable[[TokenEvent], None]
+    ) -> list[Answer]:
+        """Queue a prompt and return the answers to come, as many as ``params.n``; raises as ``max_length`` does.
+
+        ``deliver`` hears the events of all of them in the engine's thread and must neither block nor raise.
+        """
+        max_length = self.max_length(prompt, params)
+        if self._runner is None:
+            raise closed_error()
+        seed = secrets.randbits(64) if params.seed is None else params.seed
+        answers = []
+        for index in range(params.n):
+            request = Request(
+                request_id=next(self._ids),
+                prompt_ids=prompt.token_ids,
+                max_length=max_length,
+                end_ids=frozenset() if params.ignore_eos else self.tokenizer.eog_ids,
+                sampler=self._runner.create_sampler(params, _choice_seed(seed, index), prompt.token_ids),
+                # A chat's answer is a text of its own; a prompt's answer goes on from the prompt.
+                output=TextOutput(self.tokenizer.stream(continuation=not prompt.is_chat), params.stop_strings),
+                deliver=deliver,
+                times=Times(created=time.perf_counter()),
+            )
+            spell = self.tokenizer.token_text if params.logprobs is not None else None
+            answers.append(Answer(request, index=index, spell=spell))
+        for answer in answers:
+            self.thread.submit(answer.request)
+        return answers
+
+    def cancel(self, request: Request) -> None:
+        """Forget a request and free what it holds before the next step; does nothing for one that has ended."""
+        self.thread.cancel(request)
+
+    def close(self) -> None:
+        """End what still runs and give the model's memory back; may be called twice."""
+        self._end()
+        self._runner = None
+
+
+def _choice_seed(seed: int, index: int) -> int:
+    """Return the seed of one of several answers: that of the request for the first, unrelated ones for the others."""
+    if index == 0:
+        return seed
+    return int.from_bytes(blake2b(f"{seed}/{index}".encode(), digest_size=8).digest(), "little")

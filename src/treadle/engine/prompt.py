@@ -1,0 +1,93 @@
+"""Turns what callers ask, text, token ids or a conversation, into the tokens of a prompt.
+
+Leaves to others: the words (the tokenizer, the chat template) and whether a prompt fits (the scheduler).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from treadle.engine.completion import ChatMessage
+from treadle.errors import UsageError
+
+if TYPE_CHECKING:
+    from treadle.models.chat_template import ChatTemplate
+    from treadle.models.tokenizer import Tokenizer
+
+__all__ = ["EncodedPrompt", "Messages", "Prompt", "PromptList", "PromptReader", "is_prompt"]
+
+
+@dataclass(frozen=True)
+class EncodedPrompt:
+    """A prompt that is ready to be answered.
+
+    ``is_chat`` says that the answer is a text of its own and not the continuation of one; ``text`` is what a chat
+    template made of the conversation, and empty for other prompts.
+    """
+
+    token_ids: Sequence[int]
+    is_chat: bool = False
+    text: str = ""
+
+
+Prompt = str | Sequence[int] | EncodedPrompt
+PromptList = list[str] | list[list[int]] | list[EncodedPrompt]
+Messages = Sequence[ChatMessage | Mapping[str, Any]]
+
+
+class PromptReader:
+    """Encodes prompts for one model; ``name`` is that of the model in messages."""
+
+    def __init__(self, name: str, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:
+        self._name = name
+        self._tokenizer = tokenizer
+        self._template = template
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Tell whether the model's file carries a chat template."""
+        return self._template is not None
+
+    def read(self, prompt: object) -> EncodedPrompt:
+        """Encode text, whose control tokens are plain text, or check a list of token ids.
+
+        Raises:
+            UsageError: It is neither, or an id is outside the vocabulary.
+        """
+        if isinstance(prompt, EncodedPrompt):
+            return prompt
+        if isinstance(prompt, str):
+            return EncodedPrompt(self._tokenizer.encode(prompt))
+        if not isinstance(prompt, Sequence) or not all(isinstance(token_id, int) for token_id in prompt):
+            raise UsageError(
+                f"prompt: expected text or a list of token ids, found {prompt!r:.80}", hint="`chat` takes messages"
+            )
+        vocab_size = self._tokenizer.vocab_size
+        for token_id in prompt:
+            if not 0 <= token_id < vocab_size:
+                raise UsageError(f"prompt: {token_id} is not a token id, expected 0 to {vocab_size - 1}")
+        return EncodedPrompt(list(prompt))
+
+    def read_chat(self, messages: Messages, variables: Mapping[str, Any]) -> EncodedPrompt:
+        """Render a conversation with the model's own template and encode it.
+
+        Raises:
+            TemplateError: The template refused the messages.
+            UsageError: The model has no template.
+        """
+        if self._template is None:
+            raise UsageError(
+                f"{self._name} has no chat template, so it cannot tell whose turn a message is",
+                hint="use `generate`, or `treadle run --raw`, to continue plain text",
+            )
+        rendered = self._template.render(messages, **variables)
+        return EncodedPrompt(self._tokenizer.encode_prompt(rendered), is_chat=True, text=str(rendered))
+
+
+def is_prompt(prompt: object) -> TypeGuard[Prompt]:
+    """Tell one prompt from a list of prompts or of messages."""
+    return isinstance(prompt, str | EncodedPrompt) or (
+        isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], int)
+    )

@@ -1,0 +1,37 @@
+"""A loaded model whose native parts are fakes, for the tests of the Python APIs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes import FakeModelRunner, FakeTemplate, FakeTokenizer
+from treadle.engine.block_pool import BlockPool
+from treadle.engine.load import LoadedModel, LoadReport
+from treadle.engine.memory_plan import MemoryPlan
+from treadle.hardware.plan import ThreadPlan
+
+
+@pytest.fixture
+def runner() -> FakeModelRunner:
+    return FakeModelRunner(BlockPool(11, 32))
+
+
+@pytest.fixture
+def loaded(runner: FakeModelRunner) -> LoadedModel:
+    """A model with a context of 320 tokens and 11 KV blocks."""
+    report = LoadReport(
+        path=Path("fake.gguf"),
+        name="fake",
+        architecture="none",
+        isa="none",
+        weight_bytes=0,
+        decode_bytes=0,
+        thread_plan=ThreadPlan([-1], "a test"),
+        memory_plan=MemoryPlan(320, 11, 0, 0, 0, 0, "a test", "a test"),
+        load_seconds=0.0,
+    )
+    fakes: Any = (FakeTokenizer(), FakeTemplate(), runner)
+    return LoadedModel(*fakes, report)
