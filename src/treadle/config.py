@@ -19,9 +19,11 @@ from treadle.errors import UsageError
 __all__ = ["Settings", "parse_bytes"]
 
 _VARIABLES = {
+    "TREADLE_DISK_CACHE": "disk for KV blocks",
     "TREADLE_HOME": "a folder for models and caches",
     "TREADLE_ISA": "the name of a kernel table",
     "TREADLE_MEMORY": "memory for weights, KV blocks and caches",
+    "TREADLE_RAM_CACHE": "memory for KV blocks beyond the pool",
 }
 
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)(I?)(B?)", re.ASCII | re.IGNORECASE)
@@ -29,11 +31,13 @@ _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)(I?)(B?)", re.ASCII | r
 
 @dataclass(frozen=True)
 class Settings:
-    """Where Treadle keeps its files, which kernels it must use, and the memory it may take; empty or None if unset."""
+    """Where Treadle keeps its files, which kernels it must use, and what it may take; 0, None or empty if unset."""
 
     home: Path
     isa: str = ""
     memory_bytes: int | None = None
+    ram_cache_bytes: int = 0
+    disk_cache_bytes: int = 0
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Settings:
@@ -43,6 +47,8 @@ class Settings:
             home=_home(environ),
             isa=environ.get("TREADLE_ISA", "").strip(),
             memory_bytes=_bytes(environ, "TREADLE_MEMORY"),
+            ram_cache_bytes=_bytes(environ, "TREADLE_RAM_CACHE") or 0,
+            disk_cache_bytes=_bytes(environ, "TREADLE_DISK_CACHE") or 0,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -32,15 +33,15 @@ def plan(
     context: int | None = None,
     needs: Hyperparameters = NEEDS,
     file_bytes: int = 100 * MB,
-    memory_bytes: int | None = None,
+    **more: Any,
 ) -> MemoryPlan:
     return plan_memory(
         "tiny",
         needs,
         file_bytes=file_bytes,
         budget=MemoryBudget(available_bytes, available_bytes, "test"),
-        memory_bytes=memory_bytes,
         context=context,
+        **more,
     )
 
 
@@ -111,3 +112,21 @@ def test_memory_may_be_asked_for_beyond_what_is_free_but_not_beyond_the_machine(
 def test_too_little_memory_asked_for_says_so() -> None:
     with pytest.raises(CapacityError, match=r"may use 100 MB \(the memory asked for\)"):
         plan(memory_bytes=100 * MB)
+
+
+def test_caches_come_out_of_the_same_memory() -> None:
+    plain, cached = (
+        plan(memory_bytes=800 * MB),
+        plan(memory_bytes=800 * MB, ram_cache_bytes=200 * MB, has_disk_cache=True),
+    )
+    assert (cached.ram_cache_bytes, cached.disk_buffer_bytes) == (200 * MB, 64 << 20)
+    missing = (plain.num_blocks - cached.num_blocks) * 32 * 10_000
+    assert abs(missing - 200 * MB - (64 << 20)) <= 32 * 10_000
+    with pytest.raises(CapacityError, match=r"tiny needs 3.. MB to load and this process may use 300 MB"):
+        plan(memory_bytes=300 * MB, ram_cache_bytes=75 * MB, has_disk_cache=True, file_bytes=100 * MB)
+
+
+def test_at_most_a_quarter_of_memory_is_for_blocks_beyond_the_pool() -> None:
+    assert plan(ram_cache_bytes=500 * MB).ram_cache_bytes == 500 * MB
+    with pytest.raises(UsageError, match=r"ram_cache: expected at most 500 MB, a quarter of the 2,000 MB .* 501 MB"):
+        plan(ram_cache_bytes=501 * MB)

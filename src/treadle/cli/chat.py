@@ -54,6 +54,8 @@ def chat(
     stop: options.Stop = None,
     context: options.Context = None,
     memory: options.Memory = None,
+    ram_cache: options.RamCache = None,
+    disk_cache: options.DiskCache = None,
     threads: options.Threads = None,
     mlock: options.Mlock = False,
     quiet: options.Quiet = False,  # noqa: ARG001  its callback has told the console
@@ -74,7 +76,15 @@ def chat(
         seed=seed,
         stop=stop,
     )
-    with open_model(model, context=context, memory=memory, threads=threads, mlock=mlock) as llm:
+    with open_model(
+        model,
+        context=context,
+        memory=memory,
+        ram_cache=ram_cache,
+        disk_cache=disk_cache,
+        threads=threads,
+        mlock=mlock,
+    ) as llm:
         if not llm.has_chat_template:
             raise UsageError(f"{llm.report.name} has no chat template", hint='type `treadle run --raw -m MODEL "text"`')
         _Conversation(llm, params, system).hold()

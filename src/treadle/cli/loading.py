@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 from treadle.cli.console import console
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from treadle.engine.llm import LLM
-    from treadle.engine.load import LoadReport
+    from treadle.engine.load import LoadOptions, LoadReport
     from treadle.models.download import Progress, PullEvent
 
 __all__ = ["open_model"]
@@ -25,13 +27,14 @@ _BAR_DELAY_SECONDS = 0.5
 _BAR_CHARS = 30
 
 
-def open_model(model: str, *, context: int | None, memory: str | None, threads: int | None, mlock: bool) -> LLM:
-    """Load a model, pulling it first if it is not on this machine."""
+def open_model(model: str, **options: Unpack[LoadOptions]) -> LLM:
+    """Load a model, pulling it first if it is not on this machine; takes the arguments of ``LLM``."""
     path = _find_model(model)
     from treadle.engine.llm import LLM  # noqa: PLC0415  not before a wrong name was refused
 
     with _LoadBar(path.name) as bar:
-        llm = LLM(path, context=context, memory=memory, threads=threads, mlock=mlock, progress=bar.update)
+        options["progress"] = bar.update
+        llm = LLM(path, **options)
     if console.is_verbose:
         _describe(llm.report)
     return llm
@@ -63,9 +66,11 @@ def _describe(report: LoadReport) -> None:
     console.detail(f"context: {memory.context} tokens ({memory.reason}), {memory.num_blocks} KV blocks")
     console.detail(
         f"memory: weights {report.weight_bytes / 1e6:.0f} MB, KV up to {memory.kv_bytes / 1e6:.0f} MB, "
-        f"scratch up to {memory.scratch_bytes / 1e6:.0f} MB, of {memory.available_bytes / 1e6:.0f} MB "
-        f"({memory.available_reason})"
+        f"scratch up to {memory.scratch_bytes / 1e6:.0f} MB, "
+        f"caches up to {(memory.ram_cache_bytes + memory.disk_buffer_bytes) / 1e6:.0f} MB, "
+        f"of {memory.available_bytes / 1e6:.0f} MB ({memory.available_reason})"
     )
+    console.detail(f"prompts on disk: up to {report.disk_cache_bytes / 1e6:.0f} MB for all models")
     console.detail(f"loaded in {report.load_seconds:.2f} s")
 
 

@@ -14,12 +14,14 @@ from treadle.cli.console import console
 __all__ = [
     "DEFAULT_MODEL",
     "Context",
+    "DiskCache",
     "MaxTokens",
     "Memory",
     "MinP",
     "Mlock",
     "Model",
     "Quiet",
+    "RamCache",
     "RepetitionPenalty",
     "Seed",
     "Stop",
@@ -57,6 +59,12 @@ Context = Annotated[
 Memory = Annotated[
     str | None,
     typer.Option("--memory", help="For weights, KV blocks and caches, such as 6GiB; by default what is free."),
+]
+RamCache = Annotated[
+    str | None, typer.Option("--ram-cache", help="Memory for prompts computed before, such as 1GiB; none by default.")
+]
+DiskCache = Annotated[
+    str | None, typer.Option("--disk-cache", help="Disk for prompts computed before, such as 4GiB; none by default.")
 ]
 Threads = Annotated[
     int | None, typer.Option("--threads", "-t", help="Threads that compute; by default the usable physical cores.")

@@ -50,6 +50,8 @@ def run(
     stop: options.Stop = None,
     context: options.Context = None,
     memory: options.Memory = None,
+    ram_cache: options.RamCache = None,
+    disk_cache: options.DiskCache = None,
     threads: options.Threads = None,
     mlock: options.Mlock = False,
     quiet: options.Quiet = False,  # noqa: ARG001  its callback has told the console
@@ -72,7 +74,15 @@ def run(
         stop=stop,
     )
     text = _read_prompt(prompt)
-    with open_model(model, context=context, memory=memory, threads=threads, mlock=mlock) as llm:
+    with open_model(
+        model,
+        context=context,
+        memory=memory,
+        ram_cache=ram_cache,
+        disk_cache=disk_cache,
+        threads=threads,
+        mlock=mlock,
+    ) as llm:
         request = _request(llm, text, system=system, is_raw=raw)
         completion = _print_json(llm, request, params) if as_json else _print_stream(llm, request, params, started)
         if completion.finish_reason == "length":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -110,6 +111,8 @@ class TieredStore:
         self._loads: set[Future[int]] = set()
         self._is_closed = False
         self._buffers = threading.local()
+        if disk is not None:  # a store that is dropped without being closed must not leave a thread behind
+            weakref.finalize(self, disk.close, _CLOSE_SECONDS)
         self._readers = ThreadPoolExecutor(_NUM_READERS, thread_name_prefix="treadle-kv-load")
 
     def find(self, keys: Sequence[bytes]) -> int:

@@ -91,13 +91,17 @@ class CacheFolder:
 
     def __init__(self, home: Path) -> None:
         self.path = home / "kv-cache"
+        self.digests = self.path / "digests.json"
+
+    def open(self) -> None:
+        """Make the folder if needed; raises OSError if that cannot be, or if it belongs to somebody else."""
+        _open_private(self.path)
 
     def open_model(self, identity: CacheIdentity, facts: ModelFacts) -> Path:
-        """Return the folder of a model, made if needed; raises OSError if it cannot be or belongs to somebody else."""
+        """Return the folder of a model, made if needed; raises as ``open`` does."""
+        self.open()
         folder = self.path / identity.digest.hex()
-        for each in (self.path, folder):
-            each.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _require_private(each)
+        _open_private(folder)
         about = {"name": facts.name, "path": facts.path, "layout": facts.layout, "block_tokens": identity.block_tokens}
         if _read_about(folder) != about:
             with suppress(OSError):  # a folder on a read-only disk can still be read from
@@ -221,7 +225,8 @@ def _removed_as_stale(file: StoredFile) -> bool:
     return True
 
 
-def _require_private(folder: Path) -> None:
+def _open_private(folder: Path) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if os.name != "posix":
         return
     status = folder.stat()

@@ -20,12 +20,14 @@ from treadle.engine.engine import Engine
 from treadle.engine.engine_thread import EngineThread, closed_error
 from treadle.engine.memory_plan import KV_BLOCK_TOKENS, MAX_BATCH_TOKENS, MAX_NUM_REQUESTS
 from treadle.engine.output import TextOutput
+from treadle.engine.prefix_cache import PrefixCache
 from treadle.engine.prompt import EncodedPrompt, PromptReader
 from treadle.engine.request import Request, Times, TokenEvent
 from treadle.engine.sampling import SamplingParams
 from treadle.engine.scheduler import Scheduler
 
 if TYPE_CHECKING:
+    from treadle.engine.block_store import TieredStore
     from treadle.engine.load import LoadedModel
     from treadle.engine.runner import NativeRunner
 
@@ -45,8 +47,10 @@ class ModelHost:
         self.report = loaded.report
         self.tokenizer = loaded.tokenizer
         self.prompts = PromptReader(self.report.name, loaded.tokenizer, loaded.template)
+        pool = BlockPool(self.report.memory_plan.num_blocks, KV_BLOCK_TOKENS)
         self.scheduler = Scheduler(
-            BlockPool(self.report.memory_plan.num_blocks, KV_BLOCK_TOKENS),
+            pool,
+            cache=PrefixCache(pool, store=loaded.block_store),
             context=self.context,
             max_batch_tokens=MAX_BATCH_TOKENS,
             max_num_requests=MAX_NUM_REQUESTS,
@@ -55,7 +59,7 @@ class ModelHost:
         self._ids = itertools.count()
         self.thread = EngineThread(Engine(self.scheduler, loaded.runner), after_step=after_step)
         # Also runs when the object is dropped and at exit, where a thread inside native code would crash Python.
-        self._end = weakref.finalize(self, self.thread.close)
+        self._end = weakref.finalize(self, _end, self.thread, loaded.block_store)
 
     @property
     def context(self) -> int:
@@ -113,6 +117,12 @@ class ModelHost:
         """End what still runs and give the model's memory back; may be called twice."""
         self._end()
         self._runner = None
+
+
+def _end(thread: EngineThread, block_store: TieredStore | None) -> None:
+    thread.close()
+    if block_store is not None:
+        block_store.close()
 
 
 def _choice_seed(seed: int, index: int) -> int:

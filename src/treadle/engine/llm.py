@@ -41,6 +41,10 @@ class LLM:
             fits in the memory this process may use.
         memory: Bytes, or text such as "6GiB", for weights, KV blocks and caches together; KV blocks get what the rest
             leaves. By default ``TREADLE_MEMORY``, or else as much as is usual within what is free.
+        ram_cache: Memory, at most a quarter of all, that keeps KV blocks when the pool needs their room; by default
+            ``TREADLE_RAM_CACHE``, or else none.
+        disk_cache: Disk, in Treadle's folder and for all models together, that keeps KV blocks of prompts also beyond
+            the end of this process; by default ``TREADLE_DISK_CACHE``, or else none.
         threads: Threads that compute; by default the physical cores this process may use.
         mlock: Keep the model out of swap; warns (``RuntimeWarning``) and goes on where the system forbids it.
         isa: Name of the kernels to use ("ref", "avx2", ...); by default the best this CPU runs, or ``TREADLE_ISA``.
@@ -59,13 +63,23 @@ class LLM:
         *,
         context: int | None = None,
         memory: int | str | None = None,
+        ram_cache: int | str | None = None,
+        disk_cache: int | str | None = None,
         threads: int | None = None,
         mlock: bool = False,
         isa: str | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         loaded = load_model(
-            model, context=context, memory=memory, threads=threads, mlock=mlock, isa=isa, progress=progress
+            model,
+            context=context,
+            memory=memory,
+            ram_cache=ram_cache,
+            disk_cache=disk_cache,
+            threads=threads,
+            mlock=mlock,
+            isa=isa,
+            progress=progress,
         )
         self._host = ModelHost(loaded)
 

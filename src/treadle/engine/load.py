@@ -12,19 +12,22 @@ import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from treadle.config import Settings, parse_bytes
-from treadle.engine.memory_plan import MAX_BATCH_TOKENS, MemoryPlan, plan_memory
-from treadle.engine.runner import NativeRunner
+from treadle.engine.file_digest import FileStamp, stamp_files
+from treadle.engine.memory_plan import KV_BLOCK_TOKENS, MAX_BATCH_TOKENS, MemoryPlan, plan_memory
+from treadle.engine.open_store import open_block_store
+from treadle.engine.runner import CORE_PATH, NativeRunner
 from treadle.hardware.memory import memlock_limit_bytes, memory_budget
 from treadle.hardware.plan import ThreadPlan, plan_threads
 from treadle.models.gguf import ModelFile
 from treadle.models.store import resolve_model
 
 if TYPE_CHECKING:
+    from treadle.engine.block_store import TieredStore
     from treadle.models.chat_template import ChatTemplate
     from treadle.models.tokenizer import Tokenizer
 
@@ -36,6 +39,8 @@ class LoadOptions(TypedDict, total=False):
 
     context: int | None
     memory: int | str | None
+    ram_cache: int | str | None
+    disk_cache: int | str | None
     threads: int | None
     mlock: bool
     isa: str | None
@@ -46,7 +51,8 @@ class LoadOptions(TypedDict, total=False):
 class LoadReport:
     """How a model was loaded; sizes in bytes.
 
-    ``decode_bytes`` is what one token of one sequence reads of the weights.
+    ``decode_bytes`` is what one token of one sequence reads of the weights, ``disk_cache_bytes`` the limit on KV blocks
+    on disk, 0 without any.
     """
 
     path: Path
@@ -58,6 +64,7 @@ class LoadReport:
     thread_plan: ThreadPlan
     memory_plan: MemoryPlan
     load_seconds: float
+    disk_cache_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,7 @@ class LoadedModel:
     template: ChatTemplate | None
     runner: NativeRunner
     report: LoadReport
+    block_store: TieredStore | None = None
 
 
 def load_model(
@@ -75,6 +83,8 @@ def load_model(
     *,
     context: int | None = None,
     memory: int | str | None = None,
+    ram_cache: int | str | None = None,
+    disk_cache: int | str | None = None,
     threads: int | None = None,
     mlock: bool = False,
     isa: str | None = None,
@@ -82,21 +92,36 @@ def load_model(
 ) -> LoadedModel:
     """Load a model; the arguments are those of ``LLM``."""
     started = time.perf_counter()
-    settings = Settings.from_environment()
+    settings = _settings(memory=memory, ram_cache=ram_cache, disk_cache=disk_cache)
     file = ModelFile.open(resolve_model(model))
+    stamp = _stamp(file)
     thread_plan = plan_threads(threads)
     memory_plan = plan_memory(
         file.name,
         file.hyperparameters,
         file_bytes=file.file_bytes,
         budget=memory_budget(),
-        memory_bytes=settings.memory_bytes if memory is None else parse_bytes("memory", memory),
+        memory_bytes=settings.memory_bytes,
+        ram_cache_bytes=settings.ram_cache_bytes,
+        has_disk_cache=settings.disk_cache_bytes > 0,
         context=context,
     )
     isa = settings.isa if isa is None else isa
     tokenizer, template, runner = _load_parts(file, isa, thread_plan.cpus, memory_plan.num_blocks, progress)
     if mlock:
         _lock_memory(runner, memory_plan)
+    block_store = open_block_store(
+        runner.block_memory,
+        name=file.name,
+        paths=file.paths,
+        stamp=stamp,
+        core=CORE_PATH,
+        block_tokens=KV_BLOCK_TOKENS,
+        home=settings.home,
+        ram_bytes=memory_plan.ram_cache_bytes,
+        disk_bytes=settings.disk_cache_bytes,
+        buffer_bytes=memory_plan.disk_buffer_bytes,
+    )
     report = LoadReport(
         path=file.path,
         name=file.name,
@@ -107,8 +132,24 @@ def load_model(
         thread_plan=thread_plan,
         memory_plan=memory_plan,
         load_seconds=time.perf_counter() - started,
+        disk_cache_bytes=settings.disk_cache_bytes,
     )
-    return LoadedModel(tokenizer, template, runner, report)
+    return LoadedModel(tokenizer, template, runner, report, block_store)
+
+
+def _settings(**sizes: int | str | None) -> Settings:
+    """Return the settings of the environment, with the sizes that were given in the stead of theirs."""
+    given: dict[str, Any] = {
+        f"{name}_bytes": parse_bytes(name, size) for name, size in sizes.items() if size is not None
+    }
+    return replace(Settings.from_environment(), **given)
+
+
+def _stamp(file: ModelFile) -> FileStamp | None:
+    try:
+        return stamp_files(file.paths)
+    except OSError:  # gone since it was opened
+        return None
 
 
 def _load_parts(

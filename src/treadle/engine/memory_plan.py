@@ -14,7 +14,14 @@ if TYPE_CHECKING:
     from treadle.hardware.memory import MemoryBudget
     from treadle.models.hyperparameters import Hyperparameters
 
-__all__ = ["DEFAULT_CONTEXT", "KV_BLOCK_TOKENS", "MAX_BATCH_TOKENS", "MAX_NUM_REQUESTS", "MemoryPlan", "plan_memory"]
+__all__ = [
+    "DEFAULT_CONTEXT",
+    "KV_BLOCK_TOKENS",
+    "MAX_BATCH_TOKENS",
+    "MAX_NUM_REQUESTS",
+    "MemoryPlan",
+    "plan_memory",
+]
 
 DEFAULT_CONTEXT = 8192
 KV_BLOCK_TOKENS = 32
@@ -25,6 +32,8 @@ MAX_NUM_REQUESTS = 16
 _BATCH_TOKENS = 4096
 # Bookkeeping of the pool takes some hundred bytes a block; this many hold 32 million tokens.
 _MAX_BLOCKS = 1 << 20
+# Enough for what a step computes, whatever the model, so that a disk may hesitate for a moment.
+DISK_BUFFER_BYTES = 64 << 20
 # The interpreter, the tokenizer's tables and the allocator's slack, whatever the model.
 _FIXED_BYTES = 96 << 20
 
@@ -33,8 +42,9 @@ _FIXED_BYTES = 96 << 20
 class MemoryPlan:
     """How the memory of one loaded model is divided, in bytes; ``context`` is in tokens.
 
-    KV blocks take memory when they are first used, so ``kv_bytes`` is a limit rather than a cost. All parts together
-    are at most ``available_bytes``.
+    KV blocks take memory when they are first used, so ``kv_bytes`` is a limit rather than a cost. So are
+    ``ram_cache_bytes``, for blocks beyond the pool, and ``disk_buffer_bytes``, for blocks on their way to the disk. All
+    parts together are at most ``available_bytes``.
     """
 
     context: int
@@ -45,6 +55,8 @@ class MemoryPlan:
     available_bytes: int
     available_reason: str
     reason: str
+    ram_cache_bytes: int = 0
+    disk_buffer_bytes: int = 0
 
 
 def plan_memory(
@@ -54,6 +66,8 @@ def plan_memory(
     file_bytes: int,
     budget: MemoryBudget,
     memory_bytes: int | None = None,
+    ram_cache_bytes: int = 0,
+    has_disk_cache: bool = False,
     context: int | None = None,
 ) -> MemoryPlan:
     """Choose the context and the number of KV blocks.
@@ -65,35 +79,28 @@ def plan_memory(
         budget: What this process may use.
         memory_bytes: Use this much instead, and give KV blocks all that the rest leaves of it. By default they get
             room for one full context and 4096 tokens of other requests.
+        ram_cache_bytes: Memory for KV blocks beyond the pool.
+        has_disk_cache: Whether there must be memory for blocks on their way to the disk, too.
         context: Tokens asked for; by default the smallest of the model's, 8192 and what fits.
 
     Raises:
-        UsageError: ``context`` is below 2 or above what the model was trained for.
+        UsageError: ``context`` is below 2 or above what the model was trained for, or ``ram_cache_bytes`` is more than
+            a quarter of the memory.
         CapacityError: The weights, or the context asked for, do not fit; says the largest context that does. Or
             ``memory_bytes`` is more than this process could ever have.
     """
     _check_context(name, model, context)
     if memory_bytes is not None:
         budget = _chosen_budget(budget, memory_bytes)
-    available_bytes = budget.available_bytes
+    _check_ram_cache(ram_cache_bytes, budget)
+    disk_buffer_bytes = DISK_BUFFER_BYTES if has_disk_cache else 0
     scratch_bytes = _scratch_bytes(model)
-    room_bytes = available_bytes - file_bytes - scratch_bytes
+    fixed_bytes = file_bytes + scratch_bytes + ram_cache_bytes + disk_buffer_bytes
     block_bytes = model.kv_bytes_per_token * KV_BLOCK_TOKENS
-    largest_blocks = room_bytes // block_bytes
+    largest_blocks = (budget.available_bytes - fixed_bytes) // block_bytes
     largest = min(model.context_length, largest_blocks * KV_BLOCK_TOKENS)
-    if largest_blocks < 1:
-        raise CapacityError(
-            f"{name} needs {_mb(file_bytes + scratch_bytes + block_bytes)} to load and this process may use "
-            f"{_mb(available_bytes)} ({budget.reason})",
-            hint="free memory, raise the limit of the container, or choose a smaller model or quantisation",
-        )
-    if context is not None and context > largest:
-        needed = file_bytes + scratch_bytes + _blocks(context) * block_bytes
-        raise CapacityError(
-            f"{name} with a context of {context} tokens needs {_mb(needed)} and this process may use "
-            f"{_mb(available_bytes)} ({budget.reason})",
-            hint=f"the largest context that fits is {largest} tokens",
-        )
+    if largest_blocks < 1 or (context or 0) > largest:
+        raise _too_little(name, budget, fixed_bytes, block_bytes, context)
     chosen = context or min(DEFAULT_CONTEXT, largest)
     wanted_blocks = largest_blocks if memory_bytes is not None else _blocks(chosen) + _blocks(_BATCH_TOKENS)
     num_blocks = min(largest_blocks, wanted_blocks, _MAX_BLOCKS)
@@ -103,10 +110,37 @@ def plan_memory(
         weight_bytes=file_bytes,
         kv_bytes=num_blocks * block_bytes,
         scratch_bytes=scratch_bytes,
-        available_bytes=available_bytes,
+        available_bytes=budget.available_bytes,
         available_reason=budget.reason,
         reason=_reason(context, chosen, model),
+        ram_cache_bytes=ram_cache_bytes,
+        disk_buffer_bytes=disk_buffer_bytes,
     )
+
+
+def _too_little(
+    name: str, budget: MemoryBudget, fixed_bytes: int, block_bytes: int, context: int | None
+) -> CapacityError:
+    has = f"and this process may use {_mb(budget.available_bytes)} ({budget.reason})"
+    largest_blocks = (budget.available_bytes - fixed_bytes) // block_bytes
+    if largest_blocks < 1 or context is None:
+        return CapacityError(
+            f"{name} needs {_mb(fixed_bytes + block_bytes)} to load {has}",
+            hint="free memory, raise the limit, or choose a smaller model or quantisation",
+        )
+    return CapacityError(
+        f"{name} with a context of {context} tokens needs {_mb(fixed_bytes + _blocks(context) * block_bytes)} {has}",
+        hint=f"the largest context that fits is {largest_blocks * KV_BLOCK_TOKENS} tokens",
+    )
+
+
+def _check_ram_cache(ram_cache_bytes: int, budget: MemoryBudget) -> None:
+    most_bytes = budget.available_bytes // 4
+    if ram_cache_bytes > most_bytes:
+        raise UsageError(
+            f"ram_cache: expected at most {_mb(most_bytes)}, a quarter of the {_mb(budget.available_bytes)} that this "
+            f"process may use ({budget.reason}), found {_mb(ram_cache_bytes)}"
+        )
 
 
 def _chosen_budget(budget: MemoryBudget, memory_bytes: int) -> MemoryBudget:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from treadle.engine.sampling import SamplingParams
     from treadle.models.gguf import ModelFile
 
-__all__ = ["NativeRunner"]
+__all__ = ["CORE_PATH", "NativeRunner"]
+
+CORE_PATH = Path(_native.__file__)
 
 
 class NativeRunner:
@@ -42,6 +45,11 @@ class NativeRunner:
         """Read the weights into the layout of the chosen kernels; ``progress`` hears bytes done and bytes in all."""
         model = _native.Model.load(file.native, isa=isa, cpus=cpus, progress=progress)
         return cls(model, cpus=cpus, num_blocks=num_blocks, max_batch_tokens=max_batch_tokens)
+
+    @property
+    def block_memory(self) -> _native.Runtime:
+        """The KV blocks as bytes: ``kv_block_bytes``, ``kv_layout``, ``read_kv_block``, ``write_kv_block``."""
+        return self._runtime
 
     def create_sampler(self, params: SamplingParams, seed: int, prompt_ids: Sequence[int]) -> _native.Sampler:
         """Return the sampling state of a new request."""

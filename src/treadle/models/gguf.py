@@ -92,6 +92,15 @@ class ModelFile:
         return found if isinstance(found, str) and found else self.path.stem
 
     @property
+    def paths(self) -> tuple[Path, ...]:
+        """The file, or every shard of a split one in order."""
+        match = re.fullmatch(r"(.*-)00001(-of-(\d{5})\.gguf)", self.path.name, re.ASCII | re.IGNORECASE | re.DOTALL)
+        if match is None or self.metadata.get("split.count", 0) != int(match[3]):
+            return (self.path,)
+        names = [f"{match[1]}{index:05d}{match[2]}" for index in range(1, int(match[3]) + 1)]
+        return tuple(self.path.with_name(name) for name in names)
+
+    @property
     def file_bytes(self) -> int:
         """The size of the file, or of all shards."""
         return self.native.file_bytes
