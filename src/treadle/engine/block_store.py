@@ -211,8 +211,14 @@ class TieredStore:
     def _load_one(self, load: _Load, item: _Item) -> None:
         is_valid = False
         try:
-            if item.block_index < load.num_valid and not self._is_closed:
+            if self._is_closed:
+                pass
+            elif item.block_index < load.num_valid:
                 is_valid = self._try_fill(item)
+            elif (
+                self._disk is not None
+            ):  # what follows a bad block may be bad, too; it will be computed and stored anew
+                self._disk.forget(item.key)
         except Exception:
             _log.exception("a stored KV block could not be loaded; its tokens are computed again")
         finally:

@@ -83,6 +83,7 @@ class DiskTier:
         self._num_blocks_queued = 0
         self._is_closing = False
         self._keys: set[bytes] = set()
+        self._forgotten: set[bytes] = set()  # there may be files of these, but they are not to be read
         self._keys = self._index(self._own_files(folder.files()))
         self._writer = threading.Thread(target=self._write_all, name="treadle-disk-cache", daemon=True)
         self._writer.start()
@@ -133,6 +134,12 @@ class DiskTier:
             return contents
         return None
 
+    def forget(self, key: bytes) -> None:
+        """Act as if there were no such block, so that it may be put anew."""
+        with self._changed:
+            self._keys.discard(key)
+            self._forgotten.add(key)
+
     def close(self, timeout: float) -> None:
         """Write what waits, for at most ``timeout`` seconds, and end the thread."""
         with self._changed:
@@ -156,6 +163,7 @@ class DiskTier:
             with self._changed:
                 if is_written:
                     self._keys.add(key)
+                    self._forgotten.discard(key)
                 if self._jobs.get(key) is job:
                     del self._jobs[key]
                 if job.block is not None:
@@ -199,7 +207,8 @@ class DiskTier:
         self._unseen_bytes = 0
         found = self._index(self._own_files(files))
         with self._changed:
-            self._keys = found
+            self._forgotten &= found
+            self._keys = found - self._forgotten
 
     def _own_files(self, files: list[StoredFile]) -> list[StoredFile]:
         return [file for file in files if file.path.parent == self._model_folder]
@@ -220,21 +229,17 @@ class DiskTier:
         try:
             yield
         except FileNotFoundError:  # made room for others, perhaps by another process
-            self._forget(key)
+            self.forget(key)
         except DamagedBlockError as error:
-            self._forget(key)
+            self.forget(key)
             with self._changed:
                 self.num_damaged += 1
             with suppress(OSError):
                 path.unlink(missing_ok=True)
             self._warn_once("damaged", f"{path} was damaged and is deleted: {error}")
         except (ForeignBlockError, OSError) as error:
-            self._forget(key)
+            self.forget(key)
             self._warn_once("unreadable", f"{path} is left alone: {error}")
-
-    def _forget(self, key: bytes) -> None:
-        with self._changed:
-            self._keys.discard(key)
 
     def _warn_once(self, kind: str, text: str) -> None:
         if kind not in self._warned:
