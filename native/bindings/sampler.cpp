@@ -2,9 +2,11 @@
 #include "treadle/sampler.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <string>
 
 #include "module.h"
@@ -18,6 +20,7 @@ namespace {
 
 using Tokens = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Logits = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Mask = nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Bias = std::vector<std::pair<int32_t, float>>;
 
 void init(Sampler* self, int32_t vocab_size, float temperature, int32_t top_k, float top_p, float min_p,
@@ -63,6 +66,20 @@ void bind_sampler(nb::module_& m) {
             [](Sampler& self, Tokens tokens) { self.add_prompt(tokens.data(), static_cast<int64_t>(tokens.shape(0))); },
             "tokens"_a)
         .def("accept", &Sampler::accept, "token"_a)
+        .def(
+            "set_mask",
+            [](Sampler& self, std::optional<Mask> mask) {
+                if (mask.has_value() && mask->shape(0) > 0) {
+                    self.set_mask(mask->data(), static_cast<int64_t>(mask->shape(0)));
+                } else if (mask.has_value()) {
+                    throw UsageError("sampling: a mask of no words; None allows every token");
+                } else {
+                    self.set_mask(nullptr, 0);
+                }
+            },
+            "mask"_a.none(),
+            "Allow the tokens whose bits are set, lowest bit first, until replaced; None allows all. "
+            "The words are copied.")
         .def("sample", &sample, "logits"_a);
 }
 

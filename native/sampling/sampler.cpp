@@ -268,7 +268,28 @@ void Sampler::accept(int32_t token) {
     ++num_accepted_;
 }
 
-bool Sampler::adjusts_logits() const { return !params_.logit_bias.empty() || !output_counts_.empty(); }
+void Sampler::set_mask(const uint32_t* words, int64_t num_words) {
+    if (num_words == 0) {
+        mask_.clear();
+        return;
+    }
+    const int64_t expected = (static_cast<int64_t>(vocab_size_) + 31) / 32;
+    if (num_words > expected) {
+        throw UsageError("sampling: a mask of " + std::to_string(num_words) + " words, expected at most " +
+                         std::to_string(expected) + " for a vocabulary of " + std::to_string(vocab_size_));
+    }
+    mask_.assign(words, words + num_words);
+    mask_.resize(static_cast<size_t>(expected), 0);
+    if (vocab_size_ % 32 != 0) mask_.back() &= (1u << (vocab_size_ % 32)) - 1;
+    if (std::all_of(mask_.begin(), mask_.end(), [](uint32_t word) { return word == 0; })) {
+        mask_.clear();
+        throw UsageError("sampling: the mask allows no token");
+    }
+}
+
+bool Sampler::adjusts_logits() const {
+    return !params_.logit_bias.empty() || !output_counts_.empty() || !mask_.empty();
+}
 
 void Sampler::adjust(const float* logits, float* adjusted) const {
     std::memcpy(adjusted, logits, static_cast<size_t>(vocab_size_) * sizeof(float));
@@ -278,6 +299,18 @@ void Sampler::adjust(const float* logits, float* adjusted) const {
         value = value > 0.0f ? value / params_.repetition_penalty : value * params_.repetition_penalty;
         if (times > 0) value -= params_.presence_penalty + params_.frequency_penalty * static_cast<float>(times);
         adjusted[token] = std::clamp(value, -FLT_MAX, FLT_MAX);
+    }
+    if (!mask_.empty()) apply_mask(adjusted);
+}
+
+void Sampler::apply_mask(float* adjusted) const {
+    for (int64_t begin = 0; begin < vocab_size_; begin += 32) {
+        const uint32_t allowed = mask_[static_cast<size_t>(begin / 32)];
+        if (allowed == 0xffffffffu) continue;
+        const int64_t end = std::min<int64_t>(begin + 32, vocab_size_);
+        for (int64_t token = begin; token < end; ++token) {
+            if ((allowed >> (token - begin) & 1u) == 0) adjusted[token] = -FLT_MAX;
+        }
     }
 }
 

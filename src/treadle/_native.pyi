@@ -54,6 +54,11 @@ class Sampler:
 
     def accept(self, token: int) -> None: ...
 
+    def set_mask(self, mask: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None) -> None:
+        """
+        Allow the tokens whose bits are set, lowest bit first, until replaced; None allows all. The words are copied.
+        """
+
     def sample(self, logits: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> SampleResult: ...
 
 KV_BLOCK_TOKENS: int = 32

@@ -287,6 +287,74 @@ def test_logit_bias_bans_and_forces() -> None:
     assert draw_counts(_native.Sampler(VOCAB, logit_bias=[(first, -100.0)]), logits, 300)[first] == 0
 
 
+def mask_of(*tokens: int, num_words: int = (VOCAB + 31) // 32) -> np.ndarray:
+    mask = np.zeros(num_words, dtype=np.uint32)
+    for token in tokens:
+        mask[token // 32] |= np.uint32(1 << token % 32)
+    return mask
+
+
+@pytest.mark.parametrize(
+    "params", [{}, {"top_k": 7}, {"top_p": 0.8, "temperature": 0.7}, {"logit_bias": [(5, 9.0)]}], ids=str
+)
+def test_a_mask_leaves_what_it_allows_to_the_other_settings(params: dict[str, Any]) -> None:
+    logits = random_logits(seed=14)
+    allowed = [0, 5, 31, 32, 33, 63, 64, 95, 96]
+    sampler = _native.Sampler(VOCAB, seed=3, **params)
+    sampler.set_mask(mask_of(*allowed))
+    kept = expected_distribution(logits, [], [], {"logit_bias": params.get("logit_bias", [])})
+    masked = np.full(VOCAB, -1e30)
+    masked[allowed] = np.log(kept[allowed])
+    rest = {key: value for key, value in params.items() if key != "logit_bias"}
+    assert_fits(draw_counts(sampler, logits, NUM_DRAWS), expected_distribution(masked, [], [], rest))
+
+
+def test_a_mask_binds_greedy_sampling_and_leaves_logprobs_alone() -> None:
+    logits = random_logits(seed=15)
+    order = rank(logits)
+    sampler = _native.Sampler(VOCAB, temperature=0.0, num_logprobs=1)
+    free = sampler.sample(logits)
+    sampler.set_mask(mask_of(*(int(token) for token in order[3:])))
+    bound = sampler.sample(logits)
+    assert bound.token == order[3]
+    assert bound.top_logprobs == free.top_logprobs
+    sampler.accept(bound.token)
+    assert sampler.sample(logits).token == order[3]  # stays until it is replaced
+    sampler.set_mask(None)
+    assert sampler.sample(logits).token == order[0]
+
+
+def test_a_mask_allows_one_token_however_unlikely() -> None:
+    logits = random_logits(seed=16, spread=30.0)
+    token = int(np.argmin(logits))
+    sampler = _native.Sampler(VOCAB, temperature=0.1, top_k=1, seed=1)
+    sampler.set_mask(mask_of(token))
+    assert sampler.sample(logits).token == token
+
+
+def test_tokens_past_the_end_of_a_mask_are_not_allowed() -> None:
+    logits = np.arange(VOCAB, dtype=np.float32)
+    sampler = _native.Sampler(VOCAB, temperature=0.0)
+    sampler.set_mask(np.full(2, 0xFFFFFFFF, dtype=np.uint32))
+    assert sampler.sample(logits).token == 63
+
+
+@pytest.mark.parametrize(
+    ("mask", "text"),
+    [
+        (mask_of(), "allows no token"),
+        (mask_of(VOCAB), "allows no token"),
+        (np.array([], dtype=np.uint32), "a mask of no words"),
+        (np.ones(5, dtype=np.uint32), "a mask of 5 words, expected at most 4 for a vocabulary of 97"),
+    ],
+)
+def test_masks_that_leave_nothing_or_do_not_fit_are_refused(mask: np.ndarray, text: str) -> None:
+    sampler = _native.Sampler(VOCAB, temperature=0.0)
+    with pytest.raises(UsageError, match=text):
+        sampler.set_mask(mask)
+    assert sampler.sample(np.arange(VOCAB, dtype=np.float32)).token == VOCAB - 1
+
+
 @pytest.mark.parametrize(
     ("params", "name"),
     [

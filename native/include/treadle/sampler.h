@@ -9,8 +9,9 @@
 
 namespace treadle {
 
-// Applied in this order: logit bias, repetition penalty, presence and frequency penalty, temperature, top-k, min-p,
-// top-p. Each filter looks at the distribution the earlier ones left. Equally likely tokens rank by id, lowest first.
+// Applied in this order: logit bias, repetition penalty, presence and frequency penalty, mask, temperature, top-k,
+// min-p, top-p. Each filter looks at the distribution the earlier ones left. Equally likely tokens rank by id, lowest
+// first.
 struct SamplingParams {
     float temperature = 1.0f;         // [0, 100]; 0 = greedy: the most likely token whatever the filters and the seed
     int32_t top_k = 0;                // <= 0 = off
@@ -38,6 +39,10 @@ class Sampler {
 
     void add_prompt(const int32_t* tokens, int64_t count);  // for the repetition penalty
     void accept(int32_t token);                             // one output token: counts, and the random stream advances
+    // Bit i % 32 of word i / 32 says whether token i may come next; tokens past the last word may not, as the rows of
+    // some models are longer than their vocabulary. No words at all allow every token. Stays until replaced.
+    // Throws UsageError when there are more words than the vocabulary needs, or no token is allowed.
+    void set_mask(const uint32_t* words, int64_t num_words);
     const SamplingParams& params() const { return params_; }
     int32_t vocab_size() const { return vocab_size_; }
 
@@ -47,11 +52,13 @@ class Sampler {
  private:
     bool adjusts_logits() const;
     void adjust(const float* logits, float* adjusted) const;
+    void apply_mask(float* adjusted) const;
     int32_t draw(const float* logits, float max_logit, float* weights) const;
     void check_token(int32_t token, const char* what) const;
 
     SamplingParams params_;
     int32_t vocab_size_;
+    std::vector<uint32_t> mask_;
     bool uses_history_ = false;
     std::unordered_map<int32_t, int32_t>
         output_counts_;  // token seen so far -> times in the output (0: only in the prompt)
