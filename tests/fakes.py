@@ -6,6 +6,9 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from treadle.engine.block_pool import BlockPool
 from treadle.engine.output import TextOutput
 from treadle.engine.plan import Sample, StepPlan, StepResult
@@ -34,8 +37,14 @@ class FakeStream:
 class FakeSampler:
     accepted: list[int] = field(default_factory=list)
 
+    masks: list[list[int] | None] = field(default_factory=list)
+
     def accept(self, token: int, /) -> None:
         self.accepted.append(token)
+
+    def set_mask(self, mask: NDArray[np.uint32] | None, /) -> None:
+        bits = None if mask is None else np.unpackbits(mask.view(np.uint8), bitorder="little")
+        self.masks.append(None if bits is None else np.flatnonzero(bits).tolist())
 
 
 def next_token(token_ids: Sequence[int]) -> int:

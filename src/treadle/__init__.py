@@ -13,11 +13,13 @@ import typing as _typing
 if _typing.TYPE_CHECKING:
     from treadle.engine.async_llm import AsyncLLM
     from treadle.engine.completion import ChatMessage, Completion, CompletionChunk, Timings, TokenLogprob
+    from treadle.engine.guide import Constraint
     from treadle.engine.llm import LLM
     from treadle.engine.prompt import EncodedPrompt
     from treadle.engine.sampling import SamplingParams
     from treadle.errors import (
         CapacityError,
+        DeadlineError,
         DownloadError,
         InternalError,
         ModelFileError,
@@ -33,6 +35,8 @@ __all__ = [
     "ChatMessage",
     "Completion",
     "CompletionChunk",
+    "Constraint",
+    "DeadlineError",
     "DownloadError",
     "EncodedPrompt",
     "InternalError",
@@ -49,6 +53,7 @@ __all__ = [
 _MODULES = {
     "LLM": "treadle.engine.llm",
     "AsyncLLM": "treadle.engine.async_llm",
+    "Constraint": "treadle.engine.guide",
     "EncodedPrompt": "treadle.engine.prompt",
     "SamplingParams": "treadle.engine.sampling",
     **dict.fromkeys(

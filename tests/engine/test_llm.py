@@ -129,6 +129,29 @@ def test_a_seed_is_kept_and_without_one_each_request_draws_its_own(llm: LLM, run
     assert seeds[1] != seeds[2]
 
 
+@pytest.mark.parametrize("priority", ["urgent", 3])
+def test_refuses_an_unknown_priority(llm: LLM, priority: Any) -> None:
+    with pytest.raises(UsageError, match=f"priority: expected interactive or batch, found {priority!r}"):
+        llm.generate("hello", priority=priority)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, "1", True])
+def test_refuses_a_timeout_that_is_none(llm: LLM, timeout: Any) -> None:
+    with pytest.raises(UsageError, match="timeout: expected seconds above 0"):
+        llm.generate("hello", timeout=timeout)
+
+
+def test_says_what_ended_an_answer(llm: LLM) -> None:
+    text = f"<{answer([97], 3)[2]}>"
+    assert llm.generate("a", SamplingParams(max_tokens=9, stop=[text])).stopped_by == text
+    assert llm.generate("a", SamplingParams(max_tokens=2, stop=[text])).stopped_by is None
+
+
+def test_says_how_much_of_a_prompt_was_known(llm: LLM) -> None:
+    prompt = "x" * 70
+    assert [llm.generate(prompt, GREEDY).cached_tokens for _ in range(2)] == [0, 64]
+
+
 def test_a_full_context_ends_with_length(llm: LLM) -> None:
     completion = llm.generate("x" * 319, SamplingParams(max_tokens=None))
     assert (len(completion.token_ids), completion.finish_reason) == (1, "length")

@@ -19,10 +19,10 @@ def released(pieces: Sequence[str], stop: Sequence[str], tail: str = "") -> tupl
     texts = []
     for index in range(len(pieces)):
         texts.append(output.push(index))
-        if output.stopped:
+        if output.stop is not None:
             break
     texts.append(output.finish())
-    return texts, output.stopped
+    return texts, output.stop is not None
 
 
 def test_holds_back_a_stop_string_that_spans_tokens() -> None:
@@ -73,3 +73,10 @@ def test_text_does_not_depend_on_where_the_tokens_are_cut(text: str, stop: list[
     pieces = [text[start:end] for start, end in pairwise(bounds)]
     texts, stopped = released(pieces, stop)
     assert ("".join(texts), stopped) == (expected, bool(ends))
+
+
+def test_stop_strings_wait_for_the_shortest_length() -> None:
+    pieces = ["end", " en", "d a", "n end", "!"]
+    output = TextOutput(FakeStream(lambda index: pieces[index]), ["end"], min_tokens=3)
+    assert [output.push(index) for index in range(4)] == ["end", " en", "d a", "n "]
+    assert output.stop == "end"

@@ -121,7 +121,7 @@ def test_logprobs_are_those_of_the_model(model_file: ModelFile, prompts: list[li
     while loop.engine.has_work:
         loop.engine.step()
     for event in events:
-        assert event.sample is not None
-        assert len(event.sample.top_logprobs) == 3
-        assert event.sample.top_logprobs[0] == (event.sample.token_id, event.sample.logprob)
-        assert event.sample.logprob < 0
+        [sample] = event.samples
+        assert len(sample.top_logprobs) == 3
+        assert sample.top_logprobs[0] == (sample.token_id, sample.logprob)
+        assert sample.logprob < 0

@@ -27,6 +27,13 @@ def test_defaults() -> None:
     ("field", "value", "expected"),
     [
         ("max_tokens", 0, "expected a whole number, at least 1"),
+        ("min_tokens", -1, "min_tokens is -1"),
+        ("min_tokens", DEFAULT_MAX_TOKENS + 1, f"at most max_tokens, {DEFAULT_MAX_TOKENS}"),
+        ("n", 0, "n is 0, expected a whole number, 1 to 128"),
+        ("n", 129, "n is 129"),
+        ("stop_token_ids", "12", "expected up to 128 token ids"),
+        ("stop_token_ids", [-1], "a token id of stop_token_ids is -1"),
+        ("stop_token_ids", range(129), "expected up to 128 token ids"),
         ("max_tokens", -1, "max_tokens is -1"),
         ("max_tokens", 3.0, "max_tokens is 3.0"),
         ("max_tokens", True, "max_tokens is True"),

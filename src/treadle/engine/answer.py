@@ -36,7 +36,7 @@ class Answer:
 
     def take(self, events: Sequence[TokenEvent]) -> CompletionChunk:
         """Add the next events and return what they bring."""
-        samples = [event.sample for event in events if event.sample is not None]
+        samples = [sample for event in events for sample in event.samples]
         text = "".join([event.text for event in events])
         logprobs = tuple(map(self._logprob, samples)) if self._spell is not None else ()
         self._texts.append(text)
@@ -61,6 +61,8 @@ class Answer:
             timings=_timings(self.request),
             logprobs=None if self._spell is None else self._logprobs,
             error=last.error,
+            stopped_by=_stopped_by(self.request),
+            cached_tokens=self.request.num_cached_tokens,
             index=self.index,
         )
 
@@ -149,6 +151,12 @@ class CompletionStream(Iterator[CompletionChunk]):
 
     def __del__(self) -> None:
         self.close()
+
+
+def _stopped_by(request: Request) -> str | int | None:
+    if request.finish_reason != "stop":
+        return None
+    return request.token_ids[-1] if request.output.stop is None else request.output.stop
 
 
 def _timings(request: Request) -> Timings:

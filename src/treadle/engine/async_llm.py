@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any
 from treadle.engine.answer import Answer
 from treadle.engine.completion import CompletionChunk
 from treadle.engine.courier import Courier, Inbox
-from treadle.engine.host import ModelHost
+from treadle.engine.host import ModelHost, Service
 from treadle.engine.load import load_model
 from treadle.engine.prompt import EncodedPrompt, Messages, Prompt
-from treadle.engine.request import Request
+from treadle.engine.request import Priority, Request
 from treadle.engine.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from treadle.engine.guide import Constraint
     from treadle.engine.load import LoadedModel, LoadOptions, LoadReport
 
 __all__ = ["AsyncCompletionStream", "AsyncLLM"]
@@ -107,18 +108,36 @@ class AsyncLLM:
         """Return the text of ``token_ids``; control tokens have none."""
         return self._host.tokenizer.decode(list(token_ids))
 
-    def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncCompletionStream:
+    def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        priority: Priority = "interactive",
+        timeout: float | None = None,
+        constraint: Callable[[], Constraint] | None = None,
+    ) -> AsyncCompletionStream:
         """Answer a prompt chunk by chunk; to be called in a running event loop.
 
         The request is queued at once, before the stream is read. With ``params.n`` above 1 the chunks of the answers
-        come as they are made, told apart by ``index``. An error that ends an answer is raised and ends all of them.
+        come as they are made, told apart by ``index``. An error that ends an answer is raised and ends all of them: a
+        ``DeadlineError`` when the time was up.
+
+        Args:
+            prompt: Text, whose control tokens are plain text, token ids, or what ``chat_prompt`` returns.
+            params: How to sample; by default ``SamplingParams()``.
+            priority: "interactive" goes before "batch".
+            timeout: Seconds from now in which the answer must have ended.
+            constraint: Makes what an answer may be, token by token; called once for each answer.
 
         Raises:
             UsageError: The prompt is empty or too long for the context, or the model was closed.
             CapacityError: The prompt and its answer could never fit in the KV blocks.
         """
         inbox = Inbox()
-        answers = self._host.submit(self._host.prompts.read(prompt), params or SamplingParams(), self._route(inbox))
+        service = Service(priority, timeout, constraint)
+        read = self._host.prompts.read(prompt)
+        answers = self._host.submit(read, params or SamplingParams(), service, self._route(inbox))
         # A bound method of the host, so that an open stream keeps its model alive.
         return AsyncCompletionStream(answers, inbox, cancel=self._host.cancel)
 

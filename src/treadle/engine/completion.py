@@ -29,7 +29,7 @@ class ChatMessage(_Role, total=False):
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """How likely the model found a token: natural logarithms, before penalties, bias and temperature.
+    """How likely the model found a token: natural logarithms, before penalties, bias, temperature and constraints.
 
     ``top`` lists the most likely tokens at that place as pairs of token id and logarithm.
     """
@@ -66,6 +66,9 @@ class Completion:
     and a stop string. ``finish_reason`` is "stop" (the model or a stop string ended it), "length" (``max_tokens``
     reached, or the context full) or "error" (see ``error``; only inside a list of answers, a single one raises it).
 
+    ``stopped_by`` is the stop string that ended it, or the id of the token that did. ``cached_tokens`` of the
+    ``prompt_tokens`` were known from earlier prompts and not computed again.
+
     With ``SamplingParams.n`` above 1 the answers to a prompt are numbered by ``index``; those after the first are the
     ``alternatives`` of the first.
     """
@@ -77,14 +80,16 @@ class Completion:
     timings: Timings
     logprobs: list[TokenLogprob] | None = None
     error: TreadleError | None = None
+    stopped_by: str | int | None = None
+    cached_tokens: int = 0
     index: int = 0
     alternatives: tuple[Completion, ...] = ()
 
     @property
     def prompt_rate(self) -> float | None:
-        """Return how many tokens of the prompt were read per second, if that could be measured."""
+        """Return how many tokens of the prompt were computed per second, if that could be measured."""
         seconds = self.timings.prefill_seconds
-        return self.prompt_tokens / seconds if seconds > 0 else None
+        return (self.prompt_tokens - self.cached_tokens) / seconds if seconds > 0 else None
 
     @property
     def decode_rate(self) -> float | None:

@@ -5,12 +5,14 @@ Leaves to others: all of the work (``AsyncLLM`` for the native core).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from treadle.engine.completion import CompletionChunk
+    from treadle.engine.guide import Constraint
     from treadle.engine.prompt import EncodedPrompt, Messages, Prompt
+    from treadle.engine.request import Priority
     from treadle.engine.sampling import SamplingParams
 
 __all__ = ["AnswerStream", "AsyncEngine"]
@@ -62,8 +64,23 @@ class AsyncEngine(Protocol):
     def detokenize(self, token_ids: Sequence[int]) -> str:
         """Return the text of ``token_ids``; control tokens have none."""
 
-    def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> AnswerStream:
+    def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        priority: Priority = "interactive",
+        timeout: float | None = None,
+        constraint: Callable[[], Constraint] | None = None,
+    ) -> AnswerStream:
         """Answer a prompt; refuses at once what could never be served.
+
+        Args:
+            prompt: Text, token ids, or what ``chat_prompt`` returns.
+            params: How to sample.
+            priority: "interactive" goes before "batch".
+            timeout: Seconds from now after which the answer ends with a ``DeadlineError``.
+            constraint: Makes what an answer may be; called once for each of the ``params.n`` answers.
 
         Raises:
             UsageError: The prompt is empty or too long for the context, or the engine was closed.

@@ -11,27 +11,52 @@ import secrets
 import time
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from treadle.engine.answer import Answer
 from treadle.engine.block_pool import BlockPool
 from treadle.engine.engine import Engine
 from treadle.engine.engine_thread import EngineThread, closed_error
+from treadle.engine.guide import Constraint, Guide
 from treadle.engine.memory_plan import KV_BLOCK_TOKENS, MAX_BATCH_TOKENS, MAX_NUM_REQUESTS
 from treadle.engine.output import TextOutput
 from treadle.engine.prefix_cache import PrefixCache
 from treadle.engine.prompt import EncodedPrompt, PromptReader
-from treadle.engine.request import Request, Times, TokenEvent
+from treadle.engine.request import Priority, Request, Sampler, Times, TokenEvent
 from treadle.engine.sampling import SamplingParams
 from treadle.engine.scheduler import Scheduler
+from treadle.errors import UsageError
 
 if TYPE_CHECKING:
     from treadle.engine.block_store import TieredStore
     from treadle.engine.load import LoadedModel
     from treadle.engine.runner import NativeRunner
 
-__all__ = ["ModelHost"]
+__all__ = ["ModelHost", "Service"]
+
+
+@dataclass(frozen=True)
+class Service:
+    """How a request is to be served, beyond what its answer is to be.
+
+    Args:
+        priority: "interactive" goes before "batch", and slows down prompts beside it for the sake of its own pace.
+        timeout: Seconds after which the request ends with a ``DeadlineError``, finished or not.
+        constraint: Makes what an answer may be, one for each of the answers.
+    """
+
+    priority: Priority = "interactive"
+    timeout: float | None = None
+    constraint: Callable[[], Constraint] | None = None
+
+    def __post_init__(self) -> None:
+        if self.priority not in get_args(Priority):
+            raise UsageError(f"priority: expected {' or '.join(get_args(Priority))}, found {self.priority!r:.80}")
+        is_number = isinstance(self.timeout, int | float) and not isinstance(self.timeout, bool)
+        if self.timeout is not None and not (is_number and self.timeout > 0):
+            raise UsageError(f"timeout: expected seconds above 0, found {self.timeout!r:.80}")
 
 
 class ModelHost:
@@ -80,7 +105,7 @@ class ModelHost:
         return max_length
 
     def submit(
-        self, prompt: EncodedPrompt, params: SamplingParams, deliver: Callable[[TokenEvent], None]
+        self, prompt: EncodedPrompt, params: SamplingParams, service: Service, deliver: Callable[[TokenEvent], None]
     ) -> list[Answer]:
         """Queue a prompt and return the answers to come, as many as ``params.n``; raises as ``max_length`` does.
 
@@ -90,20 +115,12 @@ class ModelHost:
         if self._runner is None:
             raise closed_error()
         seed = secrets.randbits(64) if params.seed is None else params.seed
+        spell = self.tokenizer.token_text if params.logprobs is not None else None
         answers = []
         for index in range(params.n):
-            request = Request(
-                request_id=next(self._ids),
-                prompt_ids=prompt.token_ids,
-                max_length=max_length,
-                end_ids=frozenset() if params.ignore_eos else self.tokenizer.eog_ids,
-                sampler=self._runner.create_sampler(params, _choice_seed(seed, index), prompt.token_ids),
-                # A chat's answer is a text of its own; a prompt's answer goes on from the prompt.
-                output=TextOutput(self.tokenizer.stream(continuation=not prompt.is_chat), params.stop_strings),
-                deliver=deliver,
-                times=Times(created=time.perf_counter()),
-            )
-            spell = self.tokenizer.token_text if params.logprobs is not None else None
+            sampler = self._runner.create_sampler(params, _choice_seed(seed, index), prompt.token_ids)
+            request = self._request(prompt, params, service, sampler=sampler, max_length=max_length, deliver=deliver)
+            request.begin()
             answers.append(Answer(request, index=index, spell=spell))
         for answer in answers:
             self.thread.submit(answer.request)
@@ -117,6 +134,46 @@ class ModelHost:
         """End what still runs and give the model's memory back; may be called twice."""
         self._end()
         self._runner = None
+
+    def _request(
+        self,
+        prompt: EncodedPrompt,
+        params: SamplingParams,
+        service: Service,
+        *,
+        sampler: Sampler,
+        max_length: int,
+        deliver: Callable[[TokenEvent], None],
+    ) -> Request:
+        end_ids = frozenset(params.stop_token_ids)
+        if not params.ignore_eos:
+            end_ids |= self.tokenizer.eog_ids
+        guide = None
+        if service.constraint is not None or params.min_tokens > 0:
+            guide = Guide(
+                sampler,
+                vocab_size=self.tokenizer.vocab_size,
+                constraint=service.constraint() if service.constraint is not None else None,
+                end_ids=end_ids,
+                min_tokens=params.min_tokens,
+                takes_forced=params.logprobs is None,
+            )
+        now = time.perf_counter()
+        # A chat's answer is a text of its own; a prompt's answer goes on from the prompt.
+        stream = self.tokenizer.stream(continuation=not prompt.is_chat)
+        return Request(
+            request_id=next(self._ids),
+            prompt_ids=prompt.token_ids,
+            max_length=max_length,
+            end_ids=end_ids,
+            sampler=sampler,
+            output=TextOutput(stream, params.stop_strings, min_tokens=params.min_tokens),
+            deliver=deliver,
+            priority=service.priority,
+            deadline=None if service.timeout is None else now + service.timeout,
+            guide=guide,
+            times=Times(created=now),
+        )
 
 
 def _end(thread: EngineThread, block_store: TieredStore | None) -> None:

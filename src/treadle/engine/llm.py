@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast, overload
 
 from treadle.engine.answer import CompletionStream, Mailbox
 from treadle.engine.completion import Completion
-from treadle.engine.host import ModelHost
+from treadle.engine.host import ModelHost, Service
 from treadle.engine.load import load_model
 from treadle.engine.memory_plan import MAX_NUM_REQUESTS
 from treadle.engine.prompt import EncodedPrompt, Messages, Prompt, PromptList, is_prompt
@@ -21,7 +21,9 @@ from treadle.engine.sampling import SamplingParams
 from treadle.errors import CapacityError, UsageError
 
 if TYPE_CHECKING:
+    from treadle.engine.guide import Constraint
     from treadle.engine.load import LoadReport
+    from treadle.engine.request import Priority
 
 __all__ = ["LLM"]
 
@@ -99,47 +101,96 @@ class LLM:
         return self._host.prompts.has_chat_template
 
     @overload
-    def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Completion: ...
-    @overload
-    def generate(self, prompt: PromptList, params: SamplingParams | None = None) -> list[Completion]: ...
     def generate(
-        self, prompt: Prompt | PromptList, params: SamplingParams | None = None
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        priority: Priority | None = None,
+        timeout: float | None = None,
+        constraint: Callable[[], Constraint] | None = None,
+    ) -> Completion: ...
+    @overload
+    def generate(
+        self,
+        prompt: PromptList,
+        params: SamplingParams | None = None,
+        *,
+        priority: Priority | None = None,
+        timeout: float | None = None,
+        constraint: Callable[[], Constraint] | None = None,
+    ) -> list[Completion]: ...
+    def generate(
+        self,
+        prompt: Prompt | PromptList,
+        params: SamplingParams | None = None,
+        *,
+        priority: Priority | None = None,
+        timeout: float | None = None,
+        constraint: Callable[[], Constraint] | None = None,
     ) -> Completion | list[Completion]:
         """Continue a prompt, or each of a list of prompts in one batch.
 
-        A prompt is text, whose control tokens are plain text, a list of token ids, or what ``chat_prompt`` returns.
         Answers come in the order of the prompts. In a list an answer that failed has the ``finish_reason`` "error"; a
         single one raises its error.
+
+        Args:
+            prompt: Text, whose control tokens are plain text, a list of token ids, or what ``chat_prompt`` returns.
+            params: How to sample; by default ``SamplingParams()``.
+            priority: "interactive", the default for one prompt, goes before "batch", the default for a list.
+            timeout: Seconds from now in which each answer must have ended.
+            constraint: Makes what an answer may be, token by token; called once for each answer.
 
         Raises:
             UsageError: A prompt is empty or too long for the context, or the model was closed.
             CapacityError: A prompt and its answer could never fit in the KV blocks.
+            DeadlineError: The time was up.
         """
         read = self._host.prompts.read
         if is_prompt(prompt):
-            return _raise_error(self._answer([read(prompt)], params)[0])
-        return self._answer([read(each) for each in (prompt if isinstance(prompt, list) else [prompt])], params)
+            service = Service(priority or "interactive", timeout, constraint)
+            return _raise_error(self._answer([read(prompt)], params, service)[0])
+        prompts = [read(each) for each in (prompt if isinstance(prompt, list) else [prompt])]
+        return self._answer(prompts, params, Service(priority or "batch", timeout, constraint))
 
-    def chat(self, messages: Messages, params: SamplingParams | None = None, **variables: Any) -> Completion:
+    def chat(
+        self,
+        messages: Messages,
+        params: SamplingParams | None = None,
+        *,
+        priority: Priority = "interactive",
+        timeout: float | None = None,
+        **variables: Any,
+    ) -> Completion:
         """Answer a conversation, rendered with the model's own chat template.
 
         Args:
             messages: The turns so far, as mappings with "role" and "content".
             params: How to sample; by default ``SamplingParams()``.
+            priority: As in ``generate``.
+            timeout: As in ``generate``.
             variables: Given to the template as they are, such as ``tools`` or ``enable_thinking``.
 
         Raises:
             TemplateError: The template refused the messages.
             UsageError: The model has no template or was closed, or the conversation is too long for the context.
+            DeadlineError: The time was up.
         """
-        return _raise_error(self._answer([self.chat_prompt(messages, **variables)], params)[0])
+        prompt = self.chat_prompt(messages, **variables)
+        return _raise_error(self._answer([prompt], params, Service(priority, timeout))[0])
 
     def chat_prompt(self, messages: Messages, **variables: Any) -> EncodedPrompt:
         """Return a conversation as a prompt, for lists of them in ``generate``; raises as ``chat`` does."""
         return self._host.prompts.read_chat(messages, variables)
 
     def stream(
-        self, prompt: Prompt | Messages, params: SamplingParams | None = None, **variables: Any
+        self,
+        prompt: Prompt | Messages,
+        params: SamplingParams | None = None,
+        *,
+        priority: Priority = "interactive",
+        timeout: float | None = None,
+        **variables: Any,
     ) -> CompletionStream:
         """Answer a prompt, or a conversation if given messages, chunk by chunk.
 
@@ -152,7 +203,7 @@ class LLM:
             encoded = self._host.prompts.read(prompt)
         else:
             encoded = self.chat_prompt(cast(Messages, prompt), **variables)
-        return self._submit(encoded, params or SamplingParams(), is_streamed=True)
+        return self._submit(encoded, params or SamplingParams(), Service(priority, timeout), is_streamed=True)
 
     def tokenize(self, text: str) -> list[int]:
         """Return the token ids of ``text``, as ``generate`` takes them; control tokens in it are plain text."""
@@ -174,7 +225,9 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _answer(self, prompts: Sequence[EncodedPrompt], params: SamplingParams | None) -> list[Completion]:
+    def _answer(
+        self, prompts: Sequence[EncodedPrompt], params: SamplingParams | None, service: Service
+    ) -> list[Completion]:
         params = params or SamplingParams()
         self._check(prompts, params)
         completions: list[Completion] = []
@@ -183,7 +236,7 @@ class LLM:
             for prompt in prompts:
                 if len(pending) == _MAX_PENDING:
                     completions.append(pending.popleft().wait())
-                pending.append(self._submit(prompt, params, is_streamed=False))
+                pending.append(self._submit(prompt, params, service, is_streamed=False))
             while pending:
                 completions.append(pending.popleft().wait())
         finally:
@@ -201,10 +254,14 @@ class LLM:
                     raise
                 raise type(error)(f"prompt {index} of the list: {error.args[0]}", hint=error.hint) from None
 
-    def _submit(self, prompt: EncodedPrompt, params: SamplingParams, *, is_streamed: bool) -> CompletionStream:
+    def _submit(
+        self, prompt: EncodedPrompt, params: SamplingParams, service: Service, *, is_streamed: bool
+    ) -> CompletionStream:
         mailbox = Mailbox(wakes_for_each=is_streamed)
         # A bound method of the host, so that an open stream keeps its model alive.
-        return CompletionStream(self._host.submit(prompt, params, mailbox.deliver), mailbox, cancel=self._host.cancel)
+        return CompletionStream(
+            self._host.submit(prompt, params, service, mailbox.deliver), mailbox, cancel=self._host.cancel
+        )
 
 
 def _raise_error(completion: Completion) -> Completion:

@@ -22,40 +22,44 @@ class TextStream(Protocol):
 
 
 class TextOutput:
-    """The text of one answer so far, cut before the first stop string.
+    """The text of one answer so far, cut before the first stop string; ``stop`` is that one once it came.
 
-    Released text is final: no later token can turn any of it into a part of a stop string.
+    Released text is final: no later token can turn any of it into a part of a stop string. Stop strings are looked for
+    in what comes from token number ``min_tokens`` on.
     """
 
-    def __init__(self, stream: TextStream, stop: Sequence[str] = ()) -> None:
+    def __init__(self, stream: TextStream, stop: Sequence[str] = (), *, min_tokens: int = 0) -> None:
         self._stream = stream
-        self._stop = tuple(stop)
+        self._stops = tuple(stop)
+        self._num_missing = min_tokens
         self._held = ""
-        self.stopped = False
+        self.stop: str | None = None
 
     def push(self, token_id: int) -> str:
         """Add a token and return the text that may be shown now."""
-        return self._release(self._stream.push(token_id))
+        text = self._stream.push(token_id)
+        self._num_missing -= 1
+        return text if self._num_missing > 0 else self._release(text)
 
     def finish(self) -> str:
         """Return the text still held back, once the answer has ended."""
-        if self.stopped:
+        if self.stop is not None:
             return ""
         text = self._release(self._stream.finish())
         text, self._held = text + self._held, ""
         return text
 
     def _release(self, text: str) -> str:
-        if not self._stop or not text:
+        if not self._stops or not text:
             return text
         held = self._held + text
         # The match that ends first wins, so that the text does not depend on where the tokens were cut.
-        matches = [(start + len(stop), start) for stop in self._stop if (start := held.find(stop)) >= 0]
+        matches = [(start + len(stop), start, stop) for stop in self._stops if (start := held.find(stop)) >= 0]
         if matches:
-            self.stopped = True
+            _, start, self.stop = min(matches)
             self._held = ""
-            return held[: min(matches)[1]]
-        num_held = max(_overlap(held, stop) for stop in self._stop)
+            return held[:start]
+        num_held = max(_overlap(held, stop) for stop in self._stops)
         self._held = held[len(held) - num_held :]
         return held[: len(held) - num_held]
 

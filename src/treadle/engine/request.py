@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from treadle.engine.plan import Sample
 from treadle.errors import ModelFileError, TreadleError
 
 if TYPE_CHECKING:
+    from treadle.engine.guide import Guide
     from treadle.engine.output import TextOutput
-    from treadle.engine.plan import Sample
 
 __all__ = ["FinishReason", "Priority", "Request", "Sampler", "Times", "TokenEvent"]
 
@@ -30,17 +31,21 @@ class Sampler(Protocol):
     def accept(self, token: int, /) -> None:
         """Count one token of the answer."""
 
+    def set_mask(self, mask: NDArray[np.uint32] | None, /) -> None:
+        """Draw only tokens whose bit is set, until the next call; None allows all."""
+
 
 @dataclass(frozen=True)
 class TokenEvent:
     """One step forward of a request; the last one has a ``finish_reason``.
 
     ``text`` may be empty while a character or a stop string is incomplete, and hold more than one token's text later.
+    ``samples`` are the tokens that came, more than one where the guide left no choice.
     """
 
     request: Request
     text: str
-    sample: Sample | None = None
+    samples: Sequence[Sample] = ()
     finish_reason: FinishReason | None = None
     error: TreadleError | None = None
 
@@ -69,7 +74,7 @@ class Request:
 
     Of the prompt, ``num_cached_tokens`` were found instead of computed. ``block_keys`` name the full blocks of all
     known tokens, ``num_sealed`` of which are in the prefix cache. ``block_row`` begins with ``block_ids`` as the native
-    core reads them.
+    core reads them. ``news`` and their ``text`` wait for the next event.
     """
 
     request_id: int
@@ -81,6 +86,7 @@ class Request:
     deliver: Callable[[TokenEvent], None]
     priority: Priority = "interactive"
     deadline: float | None = None
+    guide: Guide | None = None
     times: Times = field(default_factory=Times)
     finish_reason: FinishReason | None = None
 
@@ -94,6 +100,8 @@ class Request:
     load: object = field(init=False, default=None)
     awaited_key: bytes | None = field(init=False, default=None)
     turn: tuple[float, int] = field(init=False, default=(0.0, 0))
+    text: str = field(init=False, default="")
+    news: list[Sample] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_ids)
@@ -127,6 +135,16 @@ class Request:
         self.num_computed = self.num_sealed = 0
         return block_ids
 
+    def begin(self) -> None:
+        """Take the tokens that the guide forces before anything is sampled; to be called before the request runs.
+
+        Raises:
+            TreadleError: The guide failed or allows nothing.
+        """
+        if self.guide is not None:
+            for token_id in self.guide.advance([], self.max_length - len(self.token_ids) - 1):
+                self._take(Sample(token_id))
+
     def accept(self, sample: Sample) -> TokenEvent:
         """Take a sampled token as the next one and say what it changes."""
         if sample.bad_logits:
@@ -137,22 +155,40 @@ class Request:
                     hint="the file is probably damaged: remove it with `treadle rm` and pull it again",
                 )
             )
-        self.token_ids.append(sample.token_id)
-        self.sampler.accept(sample.token_id)
-        text = ""
-        if sample.token_id in self.end_ids:
-            self.finish_reason = "stop"
-        else:
-            text = self.output.push(sample.token_id)
-            if not self.output.stopped and len(self.token_ids) >= self.max_length:
-                self.finish_reason = "length"
-        if self.finish_reason is not None:
-            text += self.output.finish()
-        if self.output.stopped:
-            self.finish_reason = "stop"
-        return TokenEvent(self, text, sample, self.finish_reason)
+        self._take(sample)
+        if self.guide is not None and self.finish_reason is None:
+            try:
+                forced = self.guide.advance([sample.token_id], self.max_length - len(self.token_ids))
+            except TreadleError as error:
+                return self.fail(error)
+            for token_id in forced:
+                if self.finish_reason is None:
+                    self._take(Sample(token_id))
+        return self._event()
 
     def fail(self, error: TreadleError) -> TokenEvent:
         """End the request with an error and say so."""
         self.finish_reason = "error"
-        return TokenEvent(self, self.output.finish(), finish_reason="error", error=error)
+        return self._event(error)
+
+    def _take(self, sample: Sample) -> None:
+        self.token_ids.append(sample.token_id)
+        self.sampler.accept(sample.token_id)
+        self.news.append(sample)
+        if sample.token_id in self.end_ids:
+            self.finish_reason = "stop"
+            return
+        self.text += self.output.push(sample.token_id)
+        if self.output.stop is not None:
+            self.finish_reason = "stop"
+        elif len(self.token_ids) >= self.max_length:
+            self.finish_reason = "length"
+
+    def _event(self, error: TreadleError | None = None) -> TokenEvent:
+        text, samples = self.text, self.news
+        self.text, self.news = "", []
+        if self.finish_reason is not None:
+            text += self.output.finish()
+        if self.output.stop is not None and error is None:
+            self.finish_reason = "stop"
+        return TokenEvent(self, text, samples, self.finish_reason, error)

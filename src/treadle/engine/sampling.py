@@ -18,6 +18,7 @@ MAX_ID = 2**31 - 1  # token ids and counts of them are 32 bits wide in the nativ
 MAX_LOGPROBS = 20
 MAX_SEED = 2**64 - 1
 MAX_STOP_STRINGS = 16
+MAX_STOP_TOKENS = 128
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,7 @@ class SamplingParams:
 
     Args:
         max_tokens: Most tokens to generate, at least 1; None goes on until the context is full.
+        min_tokens: Neither an end token nor a stop text ends the answer before it has so many tokens.
         temperature: 0 to 100.
         top_k: Keep this many of the most likely tokens; 0 or less keeps all.
         top_p: Above 0, at most 1: keep the most likely tokens that together reach this probability.
@@ -43,11 +45,14 @@ class SamplingParams:
         seed: 0 to 2**64 - 1; the same request with the same seed gives the same text. None draws a fresh one.
         logprobs: 0 reports the log-probability of each sampled token, n up to 20 also the n most likely; None nothing.
         stop: Text, or up to 16 texts, at which the answer ends; the stop text is not part of the answer.
+        stop_token_ids: Up to 128 tokens that end the answer besides the model's own, even with ``ignore_eos``; their
+            text is not part of the answer.
         n: How many answers to give to the prompt, 1 to 128. The first is the one that ``n=1`` gives.
         ignore_eos: Go on after the model ended its answer, for measurements.
     """
 
     max_tokens: int | None = DEFAULT_MAX_TOKENS
+    min_tokens: int = 0
     temperature: float = 0.7
     top_k: int = 0
     top_p: float = 0.95
@@ -59,12 +64,16 @@ class SamplingParams:
     seed: int | None = None
     logprobs: int | None = None
     stop: str | Sequence[str] | None = ()
+    stop_token_ids: Sequence[int] = ()
     n: int = 1
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None:
             self._set("max_tokens", _integer("max_tokens", self.max_tokens, 1))
+        self._set("min_tokens", _integer("min_tokens", self.min_tokens, 0, MAX_ID))
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise _refusal("min_tokens", self.min_tokens, f"at most max_tokens, {self.max_tokens}")
         self._set("temperature", _number("temperature", self.temperature, 0, 100))
         self._set("top_k", min(max(_integer("top_k", self.top_k), 0), MAX_ID))
         self._set("top_p", _number("top_p", self.top_p, 0, 1, above_low=True))
@@ -77,6 +86,7 @@ class SamplingParams:
             self._set("seed", _integer("seed", self.seed, 0, MAX_SEED))
         if self.logprobs is not None:
             self._set("logprobs", _integer("logprobs", self.logprobs, 0, MAX_LOGPROBS))
+        self._set("stop_token_ids", _token_ids("stop_token_ids", self.stop_token_ids))
         self._set("n", _integer("n", self.n, 1, MAX_ANSWERS))
         self._set("stop", _stop_strings(self.stop))
         if not isinstance(self.ignore_eos, bool):
@@ -133,6 +143,12 @@ def _logit_bias(value: object) -> dict[int, float]:
         _integer("a token id of logit_bias", token, 0, MAX_ID): _number(f"logit_bias[{token}]", bias, -100, 100)
         for token, bias in value.items()
     }
+
+
+def _token_ids(name: str, value: object) -> tuple[int, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence) or len(value) > MAX_STOP_TOKENS:
+        raise _refusal(name, value, f"up to {MAX_STOP_TOKENS} token ids")
+    return tuple(_integer(f"a token id of {name}", token_id, 0, MAX_ID) for token_id in value)
 
 
 def _stop_strings(value: object) -> tuple[str, ...]:
