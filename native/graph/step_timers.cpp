@@ -37,6 +37,7 @@ void StepTimers::record(int worker, Operator name, Work work) {
     Entry& entry = own.entries[static_cast<size_t>(name)];
     const Clock::time_point now = Clock::now();
     const Clock::duration waited = pool_.waited(worker);
+    if (name == Operator::kStart) own.waited = waited;  // what came before belongs to the end of the previous step
     ++entry.num_calls;
     entry.total += now - own.last;
     entry.waited += waited - own.waited;

@@ -13,7 +13,7 @@ build() {
   shift
   mkdir -p "$folder"
   if ! { cmake -S . -B "$folder" -DTREADLE_BUILD_TESTS=ON -DTREADLE_BUILD_PYTHON=OFF "$@" &&
-    cmake --build "$folder" --target kernels_test model_test --parallel "$jobs"; } >"$log" 2>&1 || grep -q 'warning:' "$log"; then
+    cmake --build "$folder" --target kernels_test model_test threads_test --parallel "$jobs"; } >"$log" 2>&1 || grep -q 'warning:' "$log"; then
     tail -100 "$log"
     exit 1
   fi
@@ -31,12 +31,14 @@ check() {
 build build-aarch64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
   -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++
 python3 native/tests/tiny_models.py build-aarch64/models
+qemu-aarch64 -L /usr/aarch64-linux-gnu build-aarch64/native/tests/threads_test
 check max neon_i8mm,neon_dotprod,ref
 check cortex-a76 neon_dotprod,ref
 check cortex-a53 ref
 
 build build-tests
 echo "-- this machine"
+build-tests/native/tests/threads_test
 build-tests/native/tests/kernels_test | tee build-tests/result.txt
 if [[ $(cat build-aarch64/result-*.txt build-tests/result.txt | grep -oE 'fingerprint of ref [0-9a-f]+' | sort -u | wc -l) != 1 ]]; then
   echo "ref gives other values on AArch64 than here"

@@ -9,13 +9,16 @@
 #endif
 
 #include <chrono>
+#include <system_error>
+#include <utility>
 
+#include "attendance.h"
 #include "treadle/errors.h"
 
 namespace treadle {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = ThreadPool::Clock;
 
 // Between phases: longer than a barrier between cores that both run, shorter than the scheduler slice that a
 // descheduled neighbour would make us burn.
@@ -32,16 +35,18 @@ void pause_cpu() {
 #endif
 }
 
-// Returns once `value` is no longer `old`: spins first, then sleeps on the futex behind std::atomic::wait.
-void wait_for_change(const std::atomic<uint32_t>& value, uint32_t old, Clock::duration spin) {
+// Returns once `value` is no longer `old`: spins first, then sleeps on the futex behind std::atomic::wait. Returns how
+// long it slept and spun if it had to sleep, else zero.
+Clock::duration wait_for_change(const std::atomic<uint32_t>& value, uint32_t old, Clock::duration spin) {
     const Clock::time_point start = Clock::now();
     do {
         for (int i = 0; i < kPausesPerClockRead; ++i) {
-            if (value.load(std::memory_order_acquire) != old) return;
+            if (value.load(std::memory_order_acquire) != old) return {};
             pause_cpu();
         }
     } while (Clock::now() - start < spin);
     while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
+    return Clock::now() - start;
 }
 
 #ifdef __linux__
@@ -75,7 +80,7 @@ class ScopedPin {
 
 }  // namespace
 
-ThreadPool::ThreadPool(std::vector<int> cpus) : cpus_(std::move(cpus)) { start_workers(); }
+ThreadPool::ThreadPool(std::vector<int> cpus) { set_cpus(std::move(cpus)); }
 
 ThreadPool::~ThreadPool() { stop_workers(); }
 
@@ -83,16 +88,28 @@ void ThreadPool::set_cpus(std::vector<int> cpus) {
     if (cpus.empty()) throw UsageError("a thread pool needs at least one worker, got an empty CPU list");
     stop_workers();
     cpus_ = std::move(cpus);
-    start_workers();
+    records_ = std::make_unique<Record[]>(cpus_.size());
+    attendance_ = std::make_unique<Attendance>(num_threads());
+    if (start_workers(num_threads())) return;
+    const int num_started = num_present();
+    stop_workers();
+    throw CapacityError("cannot start " + std::to_string(num_threads()) + " worker threads, the system refused after " +
+                        std::to_string(num_started));
 }
 
-void ThreadPool::start_workers() {
-    if (cpus_.empty()) throw UsageError("a thread pool needs at least one worker, got an empty CPU list");
+bool ThreadPool::start_workers(int num_present_then) {
     stopping_ = false;
     const uint32_t generation = run_generation_.load();
-    for (int worker = 1; worker < num_threads(); ++worker) {
-        threads_.emplace_back([this, worker, generation] { work(worker, generation); });
+    threads_.reserve(cpus_.size());
+    while (num_present() < num_present_then) {
+        const int worker = num_present();
+        try {
+            threads_.emplace_back([this, worker, generation] { work(worker, generation); });
+        } catch (const std::system_error&) {
+            return false;
+        }
     }
+    return true;
 }
 
 void ThreadPool::stop_workers() {
@@ -115,45 +132,70 @@ void ThreadPool::work(int worker, uint32_t seen_generation) {
 }
 
 void ThreadPool::run_erased(Erased body, void* context) {
-    const ScopedPin pin(cpus_[0]);
-    body_ = body;
-    context_ = context;
-    next_item_.store(0, std::memory_order_relaxed);
-    run_generation_.fetch_add(1, std::memory_order_release);
-    run_generation_.notify_all();
-    body(context, 0);
-    barrier(0);
+    const Clock::time_point began = Clock::now();
+    if (num_present() < num_threads() && attendance_->is_time_for_trial(began)) {
+        start_workers(num_threads());  // as many as the system allows
+    }
+    {
+        const ScopedPin pin(cpus_[0]);
+        note_lateness(0, Clock::now() - began);  // where another program runs, this thread has just waited its turn
+        body_ = body;
+        context_ = context;
+        next_item_.store(0, std::memory_order_relaxed);
+        run_generation_.fetch_add(1, std::memory_order_release);
+        run_generation_.notify_all();
+        body(context, 0);
+        barrier(0);
+    }
+    if (num_threads() > 1) review(began);
 }
 
-void ThreadPool::time_waits(bool on) {
-    waits_.clear();
-    if (on) waits_.resize(cpus_.size());
+void ThreadPool::review(Clock::time_point began) {
+    const Clock::time_point now = Clock::now();
+    waited_for_.clear();
+    for (int worker = 0; worker < num_present(); ++worker) {
+        waited_for_.emplace_back(
+            records_[static_cast<size_t>(worker)].made_wait.exchange(0, std::memory_order_relaxed));
+    }
+    if (const std::optional<int> absent = attendance_->after_run(now, now - began, waited_for_)) {
+        const int last = num_present() - 1;  // whose place is given up
+        stop_workers();
+        std::swap(cpus_[static_cast<size_t>(*absent)], cpus_[static_cast<size_t>(last)]);
+        start_workers(last);
+    }
 }
 
 void ThreadPool::barrier(int worker) {
-    if (waits_.empty()) {
-        meet();
+    if (!times_waits_) {
+        meet(worker);
         return;
     }
     const Clock::time_point arrived = Clock::now();
-    meet();
-    waits_[static_cast<size_t>(worker)].total += Clock::now() - arrived;
+    meet(worker);
+    records_[static_cast<size_t>(worker)].waited += Clock::now() - arrived;
 }
 
-void ThreadPool::meet() {
-    if (num_threads() == 1) {
+void ThreadPool::meet(int worker) {
+    if (num_present() == 1) {
         next_item_.store(0, std::memory_order_relaxed);
         return;
     }
     const uint32_t generation = barrier_generation_.load(std::memory_order_acquire);
-    if (num_arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == num_threads()) {
+    if (num_arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == num_present()) {
+        last_to_arrive_ = worker;
         num_arrived_.store(0, std::memory_order_relaxed);
         next_item_.store(0, std::memory_order_relaxed);
         barrier_generation_.store(generation + 1, std::memory_order_release);
         barrier_generation_.notify_all();
-    } else {
-        wait_for_change(barrier_generation_, generation, kBarrierSpin);
+    } else if (const Clock::duration waited = wait_for_change(barrier_generation_, generation, kBarrierSpin);
+               worker == (last_to_arrive_ == 0 ? 1 : 0)) {  // one of those who waited is enough
+        note_lateness(last_to_arrive_, waited);
     }
+}
+
+void ThreadPool::note_lateness(int worker, Clock::duration waited) {
+    if (waited < kBarrierSpin) return;
+    records_[static_cast<size_t>(worker)].made_wait.fetch_add(waited.count(), std::memory_order_relaxed);
 }
 
 }  // namespace treadle

@@ -73,10 +73,12 @@ def test_operators_add_up_to_the_step(tiny_path: Path, threads: int) -> None:
     core.runtime.set_timing(True)
     core.read(core.sequence(40), PROMPT, chunk=8)
     timings = core.runtime.timings()
-    for worker in range(threads):
-        total = sum(each.busy_seconds[worker] + each.wait_seconds[worker] for each in timings.operators)
-        assert 0 < total <= timings.seconds
-    # The calling thread's laps leave out only what follows the last one: the barrier that ends the step.
+    totals = [
+        sum(each.busy_seconds[worker] + each.wait_seconds[worker] for each in timings.operators)
+        for worker in range(threads)
+    ]
+    assert 0 < max(totals) <= timings.seconds
+    assert min(totals) >= 0  # zero for a worker that sat out because its core was busy
     assert all(seconds >= 0 for each in timings.operators for seconds in (*each.busy_seconds, *each.wait_seconds))
 
 

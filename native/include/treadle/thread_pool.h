@@ -2,7 +2,7 @@
 //
 // Worker 0 is the thread that calls run(); it is pinned only while it runs the body. The others are ours, pinned for
 // good, and between runs they spin for a moment (the next step usually follows at once), then sleep, so an idle process
-// costs nothing.
+// costs nothing. Workers whose cores are busy with other programs sit out for a while, see threads/attendance.h.
 #pragma once
 
 #include <atomic>
@@ -15,8 +15,12 @@
 
 namespace treadle {
 
+class Attendance;
+
 class ThreadPool {
  public:
+    using Clock = std::chrono::steady_clock;
+
     // One worker per entry: the CPU it is pinned to, or -1 to leave the choice to the kernel.
     explicit ThreadPool(std::vector<int> cpus);
     ~ThreadPool();
@@ -24,11 +28,13 @@ class ThreadPool {
     ThreadPool& operator=(const ThreadPool&) = delete;
 
     int num_threads() const { return static_cast<int>(cpus_.size()); }
+    // Of which this many take part in the next run: workers 0 .. num_present() - 1.
+    int num_present() const { return static_cast<int>(threads_.size()) + 1; }
 
     // Replaces the workers. Not while run() is active.
     void set_cpus(std::vector<int> cpus);
 
-    // Calls body(worker) on every worker and returns when all are done. The body must not throw.
+    // Calls body(worker) on every worker that is present and returns when all are done. The body must not throw.
     template <typename Body>
     void run(Body&& body) {
         run_erased([](void* context, int worker) { (*static_cast<std::remove_reference_t<Body>*>(context))(worker); },
@@ -38,10 +44,10 @@ class ThreadPool {
     // Inside a body: waits until every worker is here, then starts the next phase with a fresh work counter.
     void barrier(int worker);
 
-    // While on, what each worker waits at barriers adds up, from zero. Not while run() is active.
-    void time_waits(bool on);
-    // What a worker has waited, for itself inside a body.
-    std::chrono::steady_clock::duration waited(int worker) const { return waits_[static_cast<size_t>(worker)].total; }
+    // While on, what each worker waits at barriers adds up. Not while run() is active.
+    void time_waits(bool on) { times_waits_ = on; }
+    // What a worker has waited so far; inside a body, for itself.
+    Clock::duration waited(int worker) const { return records_[static_cast<size_t>(worker)].waited; }
 
     // Inside a body: claims the next `count` items of this phase and returns the first one's index (which may be past
     // the end).
@@ -58,27 +64,35 @@ class ThreadPool {
 
  private:
     using Erased = void (*)(void* context, int worker);
-    struct alignas(64) Wait {
-        std::chrono::steady_clock::duration total{};
+    struct alignas(64) Record {
+        Clock::duration waited{};                        // at barriers, while timed
+        std::atomic<Clock::duration::rep> made_wait{0};  // how long others waited for this worker in vain
     };
 
     void run_erased(Erased body, void* context);
-    void meet();
+    void meet(int worker);
+    void note_lateness(int worker, Clock::duration waited);
     void work(int worker, uint32_t seen_generation);
-    void start_workers();
+    bool start_workers(int num_present_then);
     void stop_workers();
+    void review(Clock::time_point began);
 
-    std::vector<int> cpus_;
-    std::vector<std::thread> threads_;  // workers 1 .. num_threads-1
+    std::vector<int> cpus_;             // of those who are present, then of those who sit out
+    std::vector<std::thread> threads_;  // workers 1 .. num_present() - 1
+    std::unique_ptr<Attendance> attendance_;
+    std::vector<Clock::duration> waited_for_;  // by worker, for attendance_
     Erased body_ = nullptr;
     void* context_ = nullptr;
     bool stopping_ = false;
-    std::vector<Wait> waits_;  // by worker, empty while not timed
+    bool times_waits_ = false;
+    std::unique_ptr<Record[]> records_;  // by worker
 
     // Each on its own cache line: they are written by all workers, all the time.
     alignas(64) std::atomic<uint32_t> run_generation_{0};
     alignas(64) std::atomic<uint32_t> barrier_generation_{0};
     alignas(64) std::atomic<int32_t> num_arrived_{0};
+    int last_to_arrive_ =
+        0;  // at the latest barrier that was passed; beside num_arrived_, which the same worker writes
     alignas(64) std::atomic<int64_t> next_item_{0};
 };
 

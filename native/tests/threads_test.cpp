@@ -1,0 +1,111 @@
+// Worker threads: who sits out when, and that no work is lost or done twice meanwhile.
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <vector>
+
+#include "threads/attendance.h"
+#include "treadle/thread_pool.h"
+
+namespace {
+
+using namespace std::chrono_literals;
+using treadle::Attendance;
+using treadle::ThreadPool;
+using Clock = Attendance::Clock;
+
+void expect(bool holds, const char* what) {
+    if (holds) return;
+    printf("threads_test: %s does not hold\n", what);
+    exit(1);
+}
+#define EXPECT(condition) expect(condition, #condition)
+
+// Runs of 10 ms in which the others waited for each worker that many ms; until one sits out, or `time` is over.
+std::optional<int> simulate(Attendance& attendance, Clock::time_point& now, Clock::duration time,
+                            std::vector<Clock::duration> waited_for) {
+    for (Clock::duration passed{}; passed < time; passed += 10ms) {
+        now += 10ms;
+        if (const auto worker = attendance.after_run(now, 10ms, waited_for)) return worker;
+    }
+    return std::nullopt;
+}
+
+void test_late_worker_sits_out() {
+    Attendance attendance(4);
+    Clock::time_point now;
+    EXPECT(!simulate(attendance, now, 10s, {0ms, 1ms, 0ms, 1ms}));
+    EXPECT(!simulate(attendance, now, 40ms, {0ms, 0ms, 6ms, 0ms}));
+    EXPECT(simulate(attendance, now, 10ms, {0ms, 0ms, 6ms, 0ms}) == 2);
+    EXPECT(simulate(attendance, now, 50ms, {4ms, 1ms, 0ms}) == 0);
+}
+
+void test_the_last_worker_stays() {
+    Attendance attendance(2);
+    Clock::time_point now;
+    EXPECT(simulate(attendance, now, 1s, {6ms, 0ms}) == 0);
+    EXPECT(!simulate(attendance, now, 1s, {10ms}));
+}
+
+void test_trials_grow_rare() {
+    Attendance attendance(2);
+    Clock::time_point now;
+    EXPECT(!simulate(attendance, now, 1s, {0ms, 0ms}));
+    for (const Clock::duration patience : {500ms, 1000ms, 2000ms, 2000ms}) {
+        EXPECT(simulate(attendance, now, 50ms, {0ms, 6ms}) == 1);
+        EXPECT(!attendance.is_time_for_trial(now + patience - 1ms));
+        now += patience;
+        EXPECT(attendance.is_time_for_trial(now));
+    }
+    EXPECT(!simulate(attendance, now, 50ms, {0ms, 0ms}));
+    EXPECT(simulate(attendance, now, 50ms, {0ms, 6ms}) == 1);
+    EXPECT(attendance.is_time_for_trial(now + 500ms));
+}
+
+// One run that shares 1000 items; worker 1, if present, arrives late at the barrier after them.
+void run_once(ThreadPool& pool, Clock::duration lateness) {
+    std::vector<int> done(1000, 0);
+    pool.run([&](int worker) {
+        pool.share(worker, 1000, 7, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) ++done[static_cast<size_t>(i)];
+        });
+        const Clock::time_point until = Clock::now() + (worker == 1 ? lateness : Clock::duration{});
+        while (Clock::now() < until) {
+        }
+        pool.barrier(worker);
+    });
+    for (const int count : done) EXPECT(count == 1);
+}
+
+void test_pool_goes_on_without_a_late_worker_and_tries_it_again() {
+    ThreadPool pool({-1, -1, -1});
+    const Clock::time_point deadline = Clock::now() + 60s;
+    while (pool.num_present() == 3 && Clock::now() < deadline) run_once(pool, 3ms);
+    EXPECT(pool.num_present() == 2);
+    EXPECT(pool.num_threads() == 3);
+    while (pool.num_present() < 3 && Clock::now() < deadline) run_once(pool, 0ms);
+    EXPECT(pool.num_present() == 3);
+}
+
+void test_workers_can_be_replaced() {
+    ThreadPool pool({-1, -1});
+    run_once(pool, 0ms);
+    for (const int count : {1, 4, 2}) {
+        pool.set_cpus(std::vector<int>(static_cast<size_t>(count), -1));
+        EXPECT(pool.num_threads() == count);
+        EXPECT(pool.num_present() == count);
+        for (int i = 0; i < 100; ++i) run_once(pool, 0ms);
+    }
+}
+
+}  // namespace
+
+int main() {
+    test_late_worker_sits_out();
+    test_the_last_worker_stays();
+    test_trials_grow_rare();
+    test_pool_goes_on_without_a_late_worker_and_tries_it_again();
+    test_workers_can_be_replaced();
+    puts("threads_test: passed");
+}
