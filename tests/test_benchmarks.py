@@ -1,4 +1,4 @@
-"""The speed comparison runs and reports; its numbers are for people to read."""
+"""The benchmarks of speed run and report; their numbers are for people to read."""
 
 from __future__ import annotations
 
@@ -13,43 +13,67 @@ import pytest
 import treadle
 from oracles.tiny_model import TinyModel
 
-COMPARE = Path(__file__).parents[1] / "benchmarks/compare.py"
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
-@pytest.mark.slow
-def test_compare_reports_speed_and_engines_that_cannot_run(tmp_path: Path) -> None:
-    model = TinyModel().write(tmp_path / "tiny.gguf")
-    report_path = tmp_path / "report.json"
-    command = [
-        sys.executable,
-        COMPARE,
-        model,
-        "--out",
-        report_path,
-        "--threads",
-        "1",
-        "--rounds",
-        "1",
-        "--prompt",
-        "40",
-    ]
-    command += ["--streams", "1", "2", "--context", "8", "--steps", "4", "--rivals", "llama.cpp"]
-    command += ["--python", "llama.cpp=/does/not/exist"]
-    package = str(Path(treadle.__file__).parents[1])
+def run_benchmark(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     run = subprocess.run(
-        command,
-        env={**os.environ, "PYTHONPATH": package},
+        [sys.executable, BENCHMARKS / name, *arguments],
+        env={**os.environ, "PYTHONPATH": str(Path(treadle.__file__).parents[1])},
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
     assert run.returncode == 0, run.stderr
+    return run
+
+
+@pytest.mark.slow
+def test_compare_reports_speed_and_engines_that_cannot_run(tmp_path: Path) -> None:
+    model = TinyModel().write(tmp_path / "tiny.gguf")
+    report_path = tmp_path / "report.json"
+    options = ["--out", report_path, "--threads", "1", "--rounds", "1", "--prompt", "40", "--streams", "1", "2"]
+    options += ["--context", "8", "--steps", "4", "--rivals", "llama.cpp", "--python", "llama.cpp=/does/not/exist"]
+    run = run_benchmark("compare.py", model, *options)
     report = json.loads(report_path.read_text())
     assert [cell["work"] for cell in report["cells"]] == ["prompt 40", "decode 1 at 8", "decode 2 at 8"]
     for cell in report["cells"]:
         assert cell["tokens_per_second"]["treadle"][0] > 0
         assert cell["read_bytes_per_second"][0] > 0
     assert report_path.with_suffix(".svg").read_text().startswith("<svg")
+    assert set(report["failures"]) == {"llama.cpp"}
+    assert "llama.cpp could not run" in run.stdout
+
+
+@pytest.mark.slow
+def test_operators_account_for_the_whole_step(tmp_path: Path) -> None:
+    model = TinyModel().write(tmp_path / "tiny.gguf")
+    report_path = tmp_path / "report.json"
+    options = ["--out", report_path, "--threads", "1", "--prompt", "40", "--prompts", "1", "--streams", "2"]
+    run = run_benchmark("operators.py", model, *options, "--context", "8", "--steps", "8")
+    report = json.loads(report_path.read_text())
+    assert [*report["steps"]] == ["prompt of 40 tokens", "decode, 2 streams of 8 tokens and more"]
+    for step in report["steps"].values():
+        names = [operator["name"] for operator in step["operators"]]
+        assert names[:4] == ["start", "embed", "norm_quantise", "qkv"]
+        assert names[-1] == "Python"
+        assert sum(operator["seconds"] for operator in step["operators"]) == pytest.approx(step["seconds"])
+    assert run.stdout.count("| gate_up |") == 2
+
+
+@pytest.mark.slow
+def test_neighbour_reports_what_is_left(tmp_path: Path) -> None:
+    model = TinyModel().write(tmp_path / "tiny.gguf")
+    report_path = tmp_path / "report.json"
+    options = ["--out", report_path, "--threads", "1", "--rounds", "1", "--prompt", "40", "--streams", "2"]
+    options += ["--context", "8", "--steps", "4", "--python", "llama.cpp=/does/not/exist"]
+    run = run_benchmark("neighbour.py", model, *options)
+    report = json.loads(report_path.read_text())
+    assert [*report["tokens_per_second"]] == ["prompt 40", "decode 2"]
+    for engines in report["tokens_per_second"].values():
+        [pair] = engines["treadle"]
+        assert pair["alone"] > 0
+        assert pair["beside"] > 0
     assert set(report["failures"]) == {"llama.cpp"}
     assert "llama.cpp could not run" in run.stdout

@@ -73,6 +73,14 @@ class NativeRunner:
         """Keep weights and KV blocks out of swap; return 0, or the system's error number."""
         return self.model.lock_memory() or self._runtime.lock_memory()
 
+    def set_timing(self, on: bool) -> None:
+        """Start timing the operators of steps from zero, or stop; costs nothing while off."""
+        self._runtime.set_timing(on)
+
+    def timings(self) -> _native.StepTimings:
+        """Return where the steps since ``set_timing(True)`` spent their time."""
+        return self._runtime.timings()
+
     def run(self, plan: StepPlan) -> StepResult:
         """Compute every chunk of ``plan`` in one native call, without the interpreter's lock."""
         chunks = plan.chunks
