@@ -18,17 +18,17 @@ struct CpuidLeaf {
     uint32_t eax, ebx, ecx, edx;
 };
 
-inline CpuidLeaf cpuid(uint32_t leaf) {
+inline CpuidLeaf cpuid(uint32_t leaf, uint32_t subleaf = 0) {
     CpuidLeaf out{0, 0, 0, 0};
 #if defined(_MSC_VER) && !defined(__clang__)
     int registers[4];
     __cpuid(registers, 0);
     if (static_cast<uint32_t>(registers[0]) < leaf) return out;
-    __cpuidex(registers, static_cast<int>(leaf), 0);
+    __cpuidex(registers, static_cast<int>(leaf), static_cast<int>(subleaf));
     out = {static_cast<uint32_t>(registers[0]), static_cast<uint32_t>(registers[1]),
            static_cast<uint32_t>(registers[2]), static_cast<uint32_t>(registers[3])};
 #else
-    __get_cpuid_count(leaf, 0, &out.eax, &out.ebx, &out.ecx, &out.edx);
+    __get_cpuid_count(leaf, subleaf, &out.eax, &out.ebx, &out.ecx, &out.edx);
 #endif
     return out;
 }
@@ -55,7 +55,13 @@ inline bool cpu_has_avx2() {
     return has_bits(cpuid(7).ebx, avx2) && has_bits(enabled_state(), 0x6);
 }
 
-// AVX-512 F, DQ, BW, VL and VNNI on top, with the system saving mask and ZMM registers.
+// AVX-VNNI on top: vpdpbusd on YMM registers without AVX-512.
+inline bool cpu_has_avx2_vnni() {
+    const uint32_t avx_vnni = 1u << 4;
+    return cpu_has_avx2() && has_bits(cpuid(7, 1).eax, avx_vnni);
+}
+
+// AVX-512 F, DQ, BW, VL and VNNI on top of AVX2, with the system saving mask and ZMM registers.
 inline bool cpu_has_avx512_vnni() {
     if (!cpu_has_avx2()) return false;
     const CpuidLeaf leaf7 = cpuid(7);

@@ -3,7 +3,7 @@
 
 #include "treadle/kernels.h"
 
-#if defined(TREADLE_HAVE_AVX2) || defined(TREADLE_HAVE_AVX512_VNNI)
+#if defined(TREADLE_HAVE_AVX2) || defined(TREADLE_HAVE_AVX2_VNNI) || defined(TREADLE_HAVE_AVX512_VNNI)
 #include "cpu_x86.h"
 #endif
 #if defined(TREADLE_HAVE_NEON_DOTPROD) || defined(TREADLE_HAVE_NEON_I8MM)
@@ -14,6 +14,9 @@ namespace treadle {
 
 #if defined(TREADLE_HAVE_AVX2)
 extern const KernelTable kAvx2Kernels;
+#endif
+#if defined(TREADLE_HAVE_AVX2_VNNI)
+extern const KernelTable kAvx2VnniKernels;
 #endif
 #if defined(TREADLE_HAVE_AVX512_VNNI)
 extern const KernelTable kAvx512VnniKernels;
@@ -27,7 +30,7 @@ extern const KernelTable kNeonI8mmKernels;
 
 namespace {
 
-enum { kMaxTables = 3 };
+enum { kMaxTables = 4 };
 
 // Best first.
 struct Runnable {
@@ -38,6 +41,9 @@ struct Runnable {
     Runnable() {
 #if defined(TREADLE_HAVE_AVX512_VNNI)
         if (cpu_has_avx512_vnni()) add(&kAvx512VnniKernels);
+#endif
+#if defined(TREADLE_HAVE_AVX2_VNNI)
+        if (cpu_has_avx2_vnni()) add(&kAvx2VnniKernels);
 #endif
 #if defined(TREADLE_HAVE_AVX2)
         if (cpu_has_avx2()) add(&kAvx2Kernels);

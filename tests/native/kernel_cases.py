@@ -77,6 +77,7 @@ def expected_isas() -> list[str]:
     flags = next((set(line.split()) for line in lines if line.startswith(("flags", "Features"))), set())
     needs = {
         "avx512_vnni": {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"},
+        "avx2_vnni": {"avx2", "fma", "f16c", "avx_vnni"},
         "avx2": {"avx2", "fma", "f16c"},
         "neon_i8mm": {"asimddp", "i8mm"},
         "neon_dotprod": {"asimddp"},

@@ -8,6 +8,8 @@
 
 // Arrays of vectors stay in registers only when the loops over them are unrolled.
 #define TREADLE_UNROLL _Pragma("GCC unroll 8")
+// The same goes for what is handed on by reference: it is only there when the callee is inlined, whatever its size.
+#define TREADLE_INLINE inline __attribute__((always_inline))
 
 namespace treadle::avx2 {
 namespace {
@@ -21,6 +23,13 @@ inline __m256i repeat32(const void* p) {
     int32_t v;
     __builtin_memcpy(&v, p, sizeof v);
     return _mm256_set1_epi32(v);
+}
+
+// Stops gcc from turning a chain of integer sums into a tree: that needs all products at once, so they spill to memory.
+inline void keep_chain(__m256i& sum) {
+#if defined(__GNUC__)
+    __asm__("" : "+x"(sum));
+#endif
 }
 
 inline __m256 load_f16(const uint16_t* p) {
@@ -44,8 +53,9 @@ inline float sum_lanes(__m256 v) {
 constexpr int kPrefetchDistance = 7168;
 
 // Requests kBytes, rounded up to whole lines. Addresses past the end of an allocation are fine: prefetches never fault.
+// Always inline: gcc takes a function that does nothing but prefetch for one without effect and drops calls of it.
 template <int kBytes>
-inline void prefetch(const void* p) {
+TREADLE_INLINE void prefetch(const void* p) {
     const char* c = static_cast<const char*>(p);
     _Pragma("GCC unroll 16") for (int i = 0; i < kBytes; i += 64) _mm_prefetch(c + i, _MM_HINT_T0);
 }

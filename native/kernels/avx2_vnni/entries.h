@@ -1,0 +1,17 @@
+// Entry points of the AVX-VNNI products; table.cpp lists them. Meaning and order of operations: treadle/kernels.h.
+#pragma once
+
+#include "treadle/kernels.h"
+
+namespace treadle::avx2_vnni {
+
+void matmul_q4_0(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
+void matmul_q4_1(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
+void matmul_q5_0(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
+void matmul_q5_1(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
+void matmul_q8_0(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
+void matmul_q4_k(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
+void matmul_q5_k(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
+void matmul_q6_k(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
+
+}  // namespace treadle::avx2_vnni

@@ -1,0 +1,22 @@
+// The table for processors that have AVX-VNNI but no AVX-512: products of quantised weights use it, the rest is that of
+// avx2, which they run as well.
+#include "avx2/table.h"
+
+#include "entries.h"
+
+namespace treadle {
+
+using namespace avx2_vnni;
+
+extern const KernelTable kAvx2VnniKernels;
+
+constinit const KernelTable kAvx2VnniKernels = avx2::make_table("avx2_vnni", {.q4_0 = matmul_q4_0,
+                                                                              .q4_1 = matmul_q4_1,
+                                                                              .q5_0 = matmul_q5_0,
+                                                                              .q5_1 = matmul_q5_1,
+                                                                              .q8_0 = matmul_q8_0,
+                                                                              .q4_k = matmul_q4_k,
+                                                                              .q5_k = matmul_q5_k,
+                                                                              .q6_k = matmul_q6_k});
+
+}  // namespace treadle
