@@ -12,11 +12,14 @@ import typing as _typing
 
 if _typing.TYPE_CHECKING:
     from treadle.engine.async_llm import AsyncLLM
+    from treadle.engine.block_store import StoreStats
     from treadle.engine.completion import ChatMessage, Completion, CompletionChunk, Timings, TokenLogprob
+    from treadle.engine.counters import SchedulerCounters
     from treadle.engine.guide import Constraint
     from treadle.engine.llm import LLM
     from treadle.engine.prompt import EncodedPrompt
     from treadle.engine.sampling import SamplingParams
+    from treadle.engine.statistics import EngineStats, StepStats
     from treadle.errors import (
         CapacityError,
         DeadlineError,
@@ -39,9 +42,13 @@ __all__ = [
     "DeadlineError",
     "DownloadError",
     "EncodedPrompt",
+    "EngineStats",
     "InternalError",
     "ModelFileError",
     "SamplingParams",
+    "SchedulerCounters",
+    "StepStats",
+    "StoreStats",
     "TemplateError",
     "Timings",
     "TokenLogprob",
@@ -54,6 +61,10 @@ _MODULES = {
     "LLM": "treadle.engine.llm",
     "AsyncLLM": "treadle.engine.async_llm",
     "Constraint": "treadle.engine.guide",
+    "EngineStats": "treadle.engine.statistics",
+    "SchedulerCounters": "treadle.engine.counters",
+    "StepStats": "treadle.engine.statistics",
+    "StoreStats": "treadle.engine.block_store",
     "EncodedPrompt": "treadle.engine.prompt",
     "SamplingParams": "treadle.engine.sampling",
     **dict.fromkeys(

@@ -58,6 +58,7 @@ def test_verbose_says_what_was_chosen(smollm2_path: Path) -> None:
         "context: 512 tokens (as asked)",
         "of 600 MB (the memory asked for)",
         "loaded in",
+        "% of it outside the core; ",
     ):
         assert line in result.err
     assert "first token" in result.err

@@ -152,6 +152,19 @@ def test_says_how_much_of_a_prompt_was_known(llm: LLM) -> None:
     assert [llm.generate(prompt, GREEDY).cached_tokens for _ in range(2)] == [0, 64]
 
 
+def test_statistics_say_what_was_done(llm: LLM, runner: FakeModelRunner) -> None:
+    llm.generate("x" * 70, GREEDY)
+    llm.generate("x" * 70, GREEDY)
+    wait_until_idle(llm, runner)
+    stats = llm.stats()
+    assert (stats.num_prompt_tokens, stats.scheduler.num_missed_tokens) == (141, 77)
+    assert stats.hit_rate == pytest.approx(64 / 141)
+    assert stats.steps.num_steps == stats.scheduler.num_steps == 13
+    assert 0 < stats.steps.native_seconds < stats.steps.step_seconds
+    assert stats.resident_bytes > 0
+    assert stats.store is None
+
+
 def test_a_full_context_ends_with_length(llm: LLM) -> None:
     completion = llm.generate("x" * 319, SamplingParams(max_tokens=None))
     assert (len(completion.token_ids), completion.finish_reason) == (1, "length")

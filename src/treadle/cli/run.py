@@ -15,7 +15,7 @@ from treadle.cli import options
 from treadle.cli.answer import print_answer
 from treadle.cli.console import console
 from treadle.cli.loading import open_model
-from treadle.cli.summary import closing_line, completion_facts
+from treadle.cli.summary import closing_line, completion_facts, engine_line
 from treadle.engine.sampling import SamplingParams
 from treadle.errors import UsageError
 
@@ -88,6 +88,7 @@ def run(
         if completion.finish_reason == "length":
             console.note("the answer was cut: --max-tokens or the context was reached")
         console.note(closing_line(completion, llm.report.decode_bytes))
+        console.detail(engine_line(llm.stats()))
 
 
 def _read_prompt(prompt: str | None) -> str:

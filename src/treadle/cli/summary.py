@@ -12,8 +12,9 @@ from treadle.hardware.memory import peak_memory_bytes
 if TYPE_CHECKING:
     from treadle.engine.completion import Completion
     from treadle.engine.load import LoadReport
+    from treadle.engine.statistics import EngineStats
 
-__all__ = ["closing_line", "completion_facts"]
+__all__ = ["closing_line", "completion_facts", "engine_line"]
 
 
 def closing_line(completion: Completion, decode_bytes: int) -> str:
@@ -27,6 +28,15 @@ def closing_line(completion: Completion, decode_bytes: int) -> str:
     return ", ".join(parts)
 
 
+def engine_line(stats: EngineStats) -> str:
+    """Return one line on where the engine's time went and what it knew already."""
+    steps, num_cached = stats.steps, stats.num_prompt_tokens - stats.scheduler.num_missed_tokens
+    return (
+        f"engine: {steps.num_steps} steps in {steps.step_seconds:.2f} s, {100 * steps.overhead_share:.1f} % of it "
+        f"outside the core; {num_cached} of {stats.num_prompt_tokens} prompt tokens were known"
+    )
+
+
 def completion_facts(completion: Completion, report: LoadReport) -> dict[str, Any]:
     """Return an answer and what it cost as JSON takes it; rates are null where too little ran to measure one."""
     return {
@@ -34,6 +44,7 @@ def completion_facts(completion: Completion, report: LoadReport) -> dict[str, An
         "text": completion.text,
         "finish_reason": completion.finish_reason,
         "prompt_tokens": completion.prompt_tokens,
+        "cached_tokens": completion.cached_tokens,
         "completion_tokens": len(completion.token_ids),
         "load_seconds": report.load_seconds,
         "prefill_seconds": completion.timings.prefill_seconds,

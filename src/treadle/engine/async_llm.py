@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from treadle.engine.guide import Constraint
     from treadle.engine.load import LoadedModel, LoadOptions, LoadReport
+    from treadle.engine.statistics import EngineStats
 
 __all__ = ["AsyncCompletionStream", "AsyncLLM"]
 
@@ -140,6 +141,10 @@ class AsyncLLM:
         answers = self._host.submit(read, params or SamplingParams(), service, self._route(inbox))
         # A bound method of the host, so that an open stream keeps its model alive.
         return AsyncCompletionStream(answers, inbox, cancel=self._host.cancel)
+
+    def stats(self) -> EngineStats:
+        """Return how the engine is doing: what runs and waits, the cache, rates, where the time of its steps goes."""
+        return self._host.stats()
 
     async def close(self) -> None:
         """End what still runs with an error and give the model's memory back; may be called twice."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from treadle.engine.prompt import EncodedPrompt, Messages, Prompt
     from treadle.engine.request import Priority
     from treadle.engine.sampling import SamplingParams
+    from treadle.engine.statistics import EngineStats
 
 __all__ = ["AnswerStream", "AsyncEngine"]
 
@@ -86,6 +87,9 @@ class AsyncEngine(Protocol):
             UsageError: The prompt is empty or too long for the context, or the engine was closed.
             CapacityError: The prompt and its answer could never fit.
         """
+
+    def stats(self) -> EngineStats:
+        """Return how the engine is doing."""
 
     async def close(self) -> None:
         """End what still runs with an error and give everything back; may be called twice."""

@@ -17,6 +17,7 @@ from treadle.errors import UsageError
 __all__ = ["EngineThread", "closed_error"]
 
 _Order = Callable[[Engine], object]
+_Hook = Callable[[], None]
 _Orders = queue.SimpleQueue[_Order | None]
 
 
@@ -24,16 +25,19 @@ class EngineThread:
     """The one thread that touches an engine; others leave it orders, which it carries out between two steps.
 
     Keeping steps away from the caller's thread means that Ctrl-C cannot cut a step in half. The engine belongs to the
-    thread alone and goes with it. ``after_step`` is called in the thread when the events of a step are delivered, and
-    once more at its end.
+    thread alone and goes with it. ``before_step`` and ``after_step`` are called in the thread around each step, the
+    latter when its events are delivered, and once more at the end.
     """
 
-    def __init__(self, engine: Engine, *, after_step: Callable[[], None] | None = None) -> None:
+    def __init__(self, engine: Engine, *, before_step: _Hook | None = None, after_step: _Hook | None = None) -> None:
         self._orders: _Orders = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._is_closed = False
         self._thread = threading.Thread(
-            target=_serve, args=(engine, self._orders, after_step or _nothing), name="treadle-engine", daemon=True
+            target=_serve,
+            args=(engine, self._orders, before_step or _nothing, after_step or _nothing),
+            name="treadle-engine",
+            daemon=True,
         )
         self._thread.start()
 
@@ -67,13 +71,14 @@ def _nothing() -> None:
     pass
 
 
-def _serve(engine: Engine, orders: _Orders, after_step: Callable[[], None]) -> None:
+def _serve(engine: Engine, orders: _Orders, before_step: _Hook, after_step: _Hook) -> None:
     engine.scheduler.cache.wake = lambda: orders.put(_look_again)
     is_open = True
     while is_open:
         try:
             is_open = _carry_out(engine, orders)
             if is_open:
+                before_step()
                 engine.step()
         except Exception as error:  # whoever waits for an answer must hear of it
             engine.abort(error)

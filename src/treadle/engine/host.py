@@ -27,7 +27,9 @@ from treadle.engine.prompt import EncodedPrompt, PromptReader
 from treadle.engine.request import Priority, Request, Sampler, Times, TokenEvent
 from treadle.engine.sampling import SamplingParams
 from treadle.engine.scheduler import Scheduler
+from treadle.engine.statistics import EngineStats, MeteredRunner, StepMeter
 from treadle.errors import UsageError
+from treadle.hardware.memory import resident_memory_bytes
 
 if TYPE_CHECKING:
     from treadle.engine.block_store import TieredStore
@@ -82,7 +84,16 @@ class ModelHost:
         )
         self._runner: NativeRunner | None = loaded.runner
         self._ids = itertools.count()
-        self.thread = EngineThread(Engine(self.scheduler, loaded.runner), after_step=after_step)
+        self._store = loaded.block_store
+        self._meter = meter = StepMeter()
+
+        def end_step() -> None:
+            if after_step is not None:
+                after_step()
+            meter.end()
+
+        engine = Engine(self.scheduler, MeteredRunner(loaded.runner, meter))
+        self.thread = EngineThread(engine, before_step=meter.begin, after_step=end_step)
         # Also runs when the object is dropped and at exit, where a thread inside native code would crash Python.
         self._end = weakref.finalize(self, _end, self.thread, loaded.block_store)
 
@@ -129,6 +140,15 @@ class ModelHost:
     def cancel(self, request: Request) -> None:
         """Forget a request and free what it holds before the next step; does nothing for one that has ended."""
         self.thread.cancel(request)
+
+    def stats(self) -> EngineStats:
+        """Return how the engine is doing."""
+        return EngineStats(
+            scheduler=self.scheduler.counters(),
+            store=None if self._store is None else self._store.stats(),
+            steps=self._meter.stats(),
+            resident_bytes=resident_memory_bytes(),
+        )
 
     def close(self) -> None:
         """End what still runs and give the model's memory back; may be called twice."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from treadle.engine.guide import Constraint
     from treadle.engine.load import LoadReport
     from treadle.engine.request import Priority
+    from treadle.engine.statistics import EngineStats
 
 __all__ = ["LLM"]
 
@@ -212,6 +213,10 @@ class LLM:
     def detokenize(self, token_ids: Sequence[int]) -> str:
         """Return the text of ``token_ids``; control tokens have none."""
         return self._host.tokenizer.decode(list(token_ids))
+
+    def stats(self) -> EngineStats:
+        """Return how the engine is doing: what runs and waits, the cache, rates, where the time of its steps goes."""
+        return self._host.stats()
 
     def close(self) -> None:
         """End what still runs and give the model's memory back; may be called twice."""

@@ -13,7 +13,7 @@ from treadle.hardware.limits import control_group_directories
 if sys.platform != "win32":
     import resource
 
-__all__ = ["MemoryBudget", "memlock_limit_bytes", "memory_budget", "peak_memory_bytes"]
+__all__ = ["MemoryBudget", "memlock_limit_bytes", "memory_budget", "peak_memory_bytes", "resident_memory_bytes"]
 
 # (limit, usage, reclaimable page cache in memory.stat) of version 2 and version 1
 GROUP_FILES = (
@@ -87,6 +87,11 @@ def memlock_limit_bytes() -> int | None:
         return None
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return None if soft == resource.RLIM_INFINITY else soft
+
+
+def resident_memory_bytes(root: Path = Path("/")) -> int:
+    """The physical memory this process holds now, 0 where the system does not tell."""
+    return _kibibytes(read_fields(root / "proc/self/status").get("VmRSS")) or 0
 
 
 def peak_memory_bytes(root: Path = Path("/")) -> int:
