@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fakes import END_ID, VOCAB_SIZE, FakeSampler, FakeStream
+from fakes import END_ID, VOCAB_SIZE, FakeRunner, FakeSampler, FakeStream, answer, next_token
+from fakes import make_request as make_plain_request
+from treadle.engine.block_pool import BlockPool
+from treadle.engine.engine import Engine
 from treadle.engine.guide import Guide
 from treadle.engine.output import TextOutput
 from treadle.engine.plan import Sample
 from treadle.engine.request import Request, TokenEvent
+from treadle.engine.scheduler import Scheduler
 from treadle.errors import InternalError, UsageError
 
 
@@ -49,7 +53,13 @@ def mask_of(tokens: Sequence[int]) -> NDArray[np.uint32]:
 
 
 def make_request(
-    script: Script | None, *, max_tokens: int = 20, min_tokens: int = 0, takes_forced: bool = True
+    script: Script | None,
+    *,
+    max_tokens: int = 20,
+    min_tokens: int = 0,
+    takes_forced: bool = True,
+    stop: Sequence[str] = (),
+    deliver: Callable[[TokenEvent], None] = lambda _: None,
 ) -> tuple[Request, FakeSampler]:
     sampler = FakeSampler()
     guide = Guide(
@@ -66,8 +76,8 @@ def make_request(
         max_length=2 + max_tokens,
         end_ids=frozenset({END_ID}),
         sampler=sampler,
-        output=TextOutput(FakeStream()),
-        deliver=lambda _: None,
+        output=TextOutput(FakeStream(), stop),
+        deliver=deliver,
         guide=guide,
     )
     request.begin()
@@ -104,6 +114,40 @@ def test_a_forced_end_ends_the_answer() -> None:
 def test_forced_tokens_stop_at_the_longest_length() -> None:
     request, _ = make_request(Script([5, 6], [7], [8], [9], [10]), max_tokens=3)
     assert facts(request.accept(Sample(5))) == ("<5><7><8>", [5, 7, 8], "length")
+
+
+def test_a_stop_text_inside_forced_tokens_ends_the_answer() -> None:
+    request, _ = make_request(Script([5, 6], [7], [8], [9]), stop=["<8>"])
+    assert facts(request.accept(Sample(5))) == ("<5><7>", [5, 7, 8], "stop")
+
+
+def test_an_answer_that_ends_before_it_ran_is_told_at_once() -> None:
+    events: list[TokenEvent] = []
+    request, _ = make_request(Script([5], [6], [7], [8, 9]), stop=["<6>"], deliver=events.append)
+    pool = BlockPool(4, 4)
+    engine = Engine(Scheduler(pool, context=16), FakeRunner(pool))
+    engine.submit(request)
+    assert [facts(event) for event in events] == [("<5>", [5, 6], "stop")]
+    assert not engine.has_work
+
+
+def test_forced_tokens_get_blocks_beside_other_requests() -> None:
+    events: list[TokenEvent] = []
+    request, _ = make_request(Script([5, 6], *([token] for token in range(20, 36)), [7, 8]), deliver=events.append)
+    other = make_plain_request(1, [1, 2, 3], 12)
+    pool = BlockPool(10, 4)
+    runner = FakeRunner(pool, lambda seen: 5 if seen == [1, 2] else 7 if seen[-1] == 35 else next_token(seen))
+    engine = Engine(Scheduler(pool, context=24), runner)
+    engine.submit(other)
+    engine.submit(request)
+    while engine.has_work and len(events) < 2:
+        engine.step()
+    assert [token for event in events for token in facts(event)[1]] == [5, *range(20, 36), 7]
+    engine.cancel(request)
+    while engine.has_work:
+        engine.step()
+    assert other.answer_ids == answer([1, 2, 3], 12)
+    assert pool.num_used == 0
 
 
 def test_one_token_is_left_to_sample_when_the_whole_answer_is_forced() -> None:

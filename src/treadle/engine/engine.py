@@ -26,7 +26,10 @@ class Engine:
         return self.scheduler.has_work
 
     def submit(self, request: Request) -> None:
-        """Queue a request; it is told at once if it could never finish."""
+        """Queue a request; it is told at once if it could never finish, or if nothing of its answer is left open."""
+        if request.finish_reason is not None:
+            request.deliver(request.end())
+            return
         try:
             self.scheduler.add(request)
         except TreadleError as error:

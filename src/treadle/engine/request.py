@@ -138,12 +138,17 @@ class Request:
     def begin(self) -> None:
         """Take the tokens that the guide forces before anything is sampled; to be called before the request runs.
 
+        A stop text or an end token among them ends the answer, and nothing is left to run: see ``finish_reason``.
+
         Raises:
             TreadleError: The guide failed or allows nothing.
         """
         if self.guide is not None:
-            for token_id in self.guide.advance([], self.max_length - len(self.token_ids) - 1):
-                self._take(Sample(token_id))
+            self._take_forced(self.guide.advance([], self.max_length - len(self.token_ids) - 1))
+
+    def end(self) -> TokenEvent:
+        """Say what ``begin`` took, if that was the whole answer."""
+        return self._event()
 
     def accept(self, sample: Sample) -> TokenEvent:
         """Take a sampled token as the next one and say what it changes."""
@@ -161,15 +166,18 @@ class Request:
                 forced = self.guide.advance([sample.token_id], self.max_length - len(self.token_ids))
             except TreadleError as error:
                 return self.fail(error)
-            for token_id in forced:
-                if self.finish_reason is None:
-                    self._take(Sample(token_id))
+            self._take_forced(forced)
         return self._event()
 
     def fail(self, error: TreadleError) -> TokenEvent:
         """End the request with an error and say so."""
         self.finish_reason = "error"
         return self._event(error)
+
+    def _take_forced(self, token_ids: Sequence[int]) -> None:
+        for token_id in token_ids:
+            if self.finish_reason is None:
+                self._take(Sample(token_id))
 
     def _take(self, sample: Sample) -> None:
         self.token_ids.append(sample.token_id)

@@ -203,7 +203,8 @@ class Scheduler:
         while index < len(self._line.running):  # preempting shortens the list behind this place
             request = self._line.running[index]
             num_computed = request.num_computed
-            if len(request.token_ids) - num_computed == 1 and request.load is None and self._line.try_grow(request):
+            # Also one that wants more than a token may have grown: by tokens that a constraint forced.
+            if request.load is None and self._line.try_grow(request) and len(request.token_ids) - num_computed == 1:
                 chunks.append(Chunk(request, num_computed, 1, True))
             index += 1
         return chunks
