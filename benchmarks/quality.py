@@ -2,7 +2,8 @@
 
 Reports how often both would choose the same next token, how far their distributions diverge, and each perplexity. Both
 round activations to eight bits, each in its own way; with --exact both are also held against llama.cpp on a copy of
-the file with float32 weights, where nothing is rounded. compare.py measures speed.
+the file with float32 weights, where nothing is rounded. TREADLE_ISA=avx2 (or another table's name) chooses Treadle's
+kernels; all give the same bits, so they should give the same figures. compare.py measures speed.
 """
 
 from __future__ import annotations
@@ -176,6 +177,7 @@ def main() -> None:
             f"| {row['engine']} | {row['reference']} | {row['predictions']} | {row['top1_agreement']:.2%} | {numbers} |"
         )
     print()
+    print(f"kernels of {OURS}: {result['engines'][OURS]['build']}")
     print("perplexity: " + ", ".join(f"{name} {value:.4f}" for name, value in result["perplexity"].items()))
 
 

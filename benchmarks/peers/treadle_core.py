@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treadle import _native
+from treadle.config import Settings
 from treadle.hardware.plan import plan_threads
 
 BATCH_TOKENS = 512
@@ -21,7 +22,7 @@ class Engine:
     def __init__(self, path: str, threads: int) -> None:
         self.cpus = list(plan_threads(threads).cpus)
         file = _native.GgufFile.open(path)
-        self.model = _native.Model.load(file, cpus=self.cpus)
+        self.model = _native.Model.load(file, isa=Settings.from_environment().isa, cpus=self.cpus)
         shapes = {name: shape for name, _, shape, _ in file.tensors()}
         head = shapes.get("output.weight", shapes["token_embd.weight"])
         self.head_weights = math.prod(head)

@@ -40,6 +40,7 @@ build build-tests
 echo "-- this machine"
 build-tests/native/tests/threads_test
 build-tests/native/tests/kernels_test | tee build-tests/result.txt
+build-tests/native/tests/model_test build-aarch64/models/*.gguf
 if [[ $(cat build-aarch64/result-*.txt build-tests/result.txt | grep -oE 'fingerprint of ref [0-9a-f]+' | sort -u | wc -l) != 1 ]]; then
   echo "ref gives other values on AArch64 than here"
   exit 1
