@@ -28,14 +28,22 @@ def cli_page() -> Iterator[str]:
     yield from ("# Command line", "", NOTE, "")
     yield "Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 a request, file or machine that does"
     yield "not fit, 2 a bug in Treadle, 130 stopped by Ctrl-C."
-    group: Any = typer.main.get_command(app)
-    for name, command in group.commands.items():
+    for name, command in commands(typer.main.get_command(app)):
         arguments = " ".join(f"[{parameter.name}]" for parameter in command.params if is_argument(parameter))
         yield from ("", f"## treadle {name}", "", f"`treadle {name} [OPTIONS] {arguments}".rstrip() + "`", "")
         yield from inspect.cleandoc(command.help or "").splitlines()
         yield from ("", "| option | meaning | default |", "| --- | --- | --- |")
         for parameter in command.params:
             yield f"| {spelling(parameter)} | {cell(parameter.help or '')} | {default(parameter)} |"
+
+
+def commands(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command with its full name, those of groups after the group's own name."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{prefix}{name} ")
+        else:
+            yield prefix + name, command
 
 
 def is_argument(parameter: Any) -> bool:

@@ -13,12 +13,12 @@ from treadle.errors import InternalError
 def test_without_arguments_it_lists_the_commands() -> None:
     result = treadle()
     assert (result.code, result.err) == (0, "")
-    for name in ("run", "chat", "pull", "list", "show", "rm"):
+    for name in ("run", "chat", "pull", "list", "show", "rm", "cache"):
         assert f" {name} " in result.out
     assert treadle("--help").out == result.out
 
 
-@pytest.mark.parametrize("name", ["run", "chat", "pull", "list", "show", "rm"])
+@pytest.mark.parametrize("name", ["run", "chat", "pull", "list", "show", "rm", "cache"])
 def test_every_command_explains_itself(name: str) -> None:
     result = treadle(name, "--help")
     assert (result.code, result.err) == (0, "")

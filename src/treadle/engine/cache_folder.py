@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from treadle.engine.block_file import (
 )
 from treadle.engine.private_file import TEMPORARY_SUFFIX, write_private
 
-__all__ = ["CacheFolder", "CachedModel", "ModelFacts", "StoredFile"]
+__all__ = ["CacheFolder", "CachedModel", "ModelFacts", "StoredFile", "Verdict"]
 
 # Small files count as this much, so that a limit in bytes also limits how many files there are.
 MIN_CHARGE_BYTES = 64 << 10
@@ -67,6 +67,15 @@ class StoredFile:
 
 
 @dataclass(frozen=True)
+class Verdict:
+    """What was found to be wrong with a file, if anything, and whether it was deleted for it."""
+
+    file: StoredFile
+    problem: str
+    is_deleted: bool
+
+
+@dataclass(frozen=True)
 class CachedModel:
     """The blocks of one model; ``facts`` is None and ``block_tokens`` 0 where the folder does not tell any more."""
 
@@ -84,6 +93,11 @@ class CachedModel:
     def num_bytes(self) -> int:
         """The size of all its blocks."""
         return sum(file.num_bytes for file in self.files)
+
+    @property
+    def used_ns(self) -> int:
+        """When any of its blocks was last used, 0 if it has none."""
+        return max((file.used_ns for file in self.files), default=0)
 
 
 class CacheFolder:
@@ -151,6 +165,21 @@ class CacheFolder:
                     oldest.path.unlink(missing_ok=True)
                 self._remove_empty()
         return files
+
+    def verify_all(self, files: Iterable[StoredFile]) -> Iterator[Verdict]:
+        """Check files one by one and delete those that are damaged; those deleted meanwhile have no verdict."""
+        for file in files:
+            try:
+                self.verify(file)
+            except FileNotFoundError:
+                continue
+            except DamagedBlockError as error:
+                file.path.unlink(missing_ok=True)
+                yield Verdict(file, str(error), is_deleted=True)
+            except (ForeignBlockError, OSError) as error:
+                yield Verdict(file, str(error), is_deleted=False)
+            else:
+                yield Verdict(file, "", is_deleted=False)
 
     def verify(self, file: StoredFile) -> None:
         """Read a file as a whole and check it, whatever model it is of; raises as ``read_block`` does."""
