@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from command import Result, treadle
+from oracles.tiny_model import TinyModel
 from stored_blocks import BLOCK_BYTES, FACTS, IDENTITY, block_files, keys, open_disk
 from treadle.engine.cache_folder import ModelFacts
 
@@ -124,3 +125,16 @@ def test_a_block_in_the_folder_of_another_model_is_foreign(home: Path) -> None:
     file = next(one.glob("*.kv"))
     (two / file.name).write_bytes(file.read_bytes())
     assert "a block of another model, layout or text (left alone)" in cache(home, "verify").out
+
+
+def test_a_command_keeps_its_prompt_and_warns_of_damage_once(tmp_path: Path) -> None:
+    path = TinyModel().write(tmp_path / "tiny.gguf")
+    run = ("run", "--raw", "-m", str(path), "--temperature", "0", "-n", "4", "--disk-cache", "1GiB", "in the inn " * 50)
+    plain = treadle(*run, TREADLE_HOME=str(tmp_path))
+    for file in block_files(tmp_path):
+        file.write_bytes(file.read_bytes()[:-1] + b"?")
+    damaged = treadle(*run, "--verbose", TREADLE_HOME=str(tmp_path))
+    assert (plain.code, damaged.code, damaged.out) == (0, 0, plain.out)
+    assert "prompts on disk: up to 1074 MB for all models" in damaged.err
+    assert damaged.err.count("warning: ") == damaged.err.count("was damaged and is deleted") == 1
+    assert cache(tmp_path, "verify").out == ""

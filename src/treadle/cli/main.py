@@ -6,6 +6,7 @@ Leaves to others: each command to its own file.
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
 import warnings
@@ -39,6 +40,16 @@ for _command in _COMMANDS:
     _command.register(app)
 
 
+class _ConsoleHandler(logging.Handler):
+    """Shows what threads in the background warn of like any other warning."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        console.warn(self.format(record))
+
+
+_LOG_HANDLER = _ConsoleHandler(logging.WARNING)
+
+
 def _show_version(value: bool) -> None:
     if value:
         from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  slow to import, rarely wanted
@@ -62,6 +73,7 @@ def _treadle(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 the user can mend it, 2 a bug of ours, 130 stopped with Ctrl-C."""
     warnings.showwarning = lambda message, *_, **__: console.warn(str(message))
+    logging.getLogger("treadle").addHandler(_LOG_HANDLER)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character shows `?` for it
