@@ -232,7 +232,7 @@ void check_attend_shapes(const Matrix<float>& q, const Cube<uint16_t>& k_blocks,
     const size_t rows = q.shape(0);
     const size_t head_dim = q.shape(1);
     const size_t num_blocks = k_blocks.shape(0);
-    require(rows >= 1 && rows <= kMaxAttendRows, "1 to 8 query rows");
+    require(rows >= 1 && rows <= kMaxAttendRows, "1 to 32 query rows");
     require(head_dim % 8 == 0, "head_dim must be a multiple of 8");
     require(k_blocks.shape(1) == head_dim && k_blocks.shape(2) == kKvBlockTokens,
             "k_blocks must be [blocks, head_dim, 32]");
@@ -250,9 +250,10 @@ std::tuple<Array<float>, Array<float>, Array<float>> attend(const std::string& i
     const size_t num_blocks = k_blocks.shape(0);
     const size_t block_values = head_dim * kKvBlockTokens;
     check_attend_shapes(q, k_blocks, v_blocks, limits);
-    Guarded<float> transposed(head_dim * kMaxAttendRows);
-    for (size_t d = 0; d < head_dim; ++d) {
-        for (size_t r = 0; r < rows; ++r) transposed.data()[d * kMaxAttendRows + r] = q.data()[r * head_dim + d];
+    Guarded<float> transposed((rows + kQueryTile - 1) / kQueryTile * kQueryTile * head_dim);
+    for (size_t r = 0; r < rows; ++r) {
+        float* tile = transposed.data() + r / kQueryTile * kQueryTile * head_dim;
+        for (size_t d = 0; d < head_dim; ++d) tile[d * kQueryTile + r % kQueryTile] = q.data()[r * head_dim + d];
     }
     Guarded<float> max(rows), sum(rows), acc(rows * head_dim);
     std::fill_n(max.data(), rows, -INFINITY);

@@ -8,25 +8,27 @@ namespace {
 
 constexpr int32_t kSplitBlocks = 16;
 constexpr int32_t kSplitTokens = kSplitBlocks * kKvBlockTokens;
-constexpr int64_t kMaxSlots = 4096;
+// Rows of partial results that ranges side by side may leave behind.
+constexpr int64_t kMaxPartialRows = 32768;
 
-size_t partial_floats(int32_t head_dim) { return static_cast<size_t>(kMaxAttendRows) * (head_dim + 2); }
+size_t partial_floats(int32_t head_dim, int64_t num_rows) { return static_cast<size_t>(num_rows * (head_dim + 2)); }
 
 }  // namespace
 
 void Attention::carve(Carver& carver, int max_workers) {
     const int32_t head_dim = model_.config().head_dim;
-    partials_ = carver.take<float>(kMaxSlots * partial_floats(head_dim));
-    worker_partials_ = carver.take<float>(static_cast<size_t>(max_workers) * 2 * partial_floats(head_dim));
-    worker_queries_ = carver.take<float>(static_cast<size_t>(max_workers) * kMaxAttendRows * head_dim);
+    const auto workers = static_cast<size_t>(max_workers);
+    partials_ = carver.take<float>(partial_floats(head_dim, kMaxPartialRows));
+    worker_partials_ = carver.take<float>(workers * 2 * partial_floats(head_dim, kMaxAttendRows));
+    worker_queries_ = carver.take<float>(workers * kMaxAttendRows * head_dim);
 }
 
 void Attention::reserve(int64_t max_tokens) {
     const ModelConfig& config = model_.config();
-    const int64_t rows = max_tokens * config.group_size() / kMaxAttendRows + max_tokens;
+    const int64_t rows = max_tokens * config.group_size() / kQueryTile + max_tokens;
     first_token_.reserve(static_cast<size_t>(max_tokens));
     pieces_.reserve(static_cast<size_t>(rows * config.num_kv_heads));
-    side_by_side_.reserve(kMaxSlots);
+    side_by_side_.reserve(kMaxPartialRows);
 }
 
 void Attention::plan(const StepInput& input, int num_threads) {
@@ -34,28 +36,41 @@ void Attention::plan(const StepInput& input, int num_threads) {
     input_ = input;
     first_token_.clear();
     pieces_.clear();
-    side_by_side_.clear();
+    // Many rows share a pass over K and V, as long as every worker finds pieces enough.
+    const int64_t fair_rows = input.num_tokens * config.num_heads / (4 * num_threads) / kQueryTile * kQueryTile;
+    const auto piece_rows = static_cast<int32_t>(std::clamp<int64_t>(fair_rows, kQueryTile, kMaxAttendRows));
     int32_t token = 0;
-    int64_t num_slots = 0;
     for (int32_t s = 0; s < input.num_sequences; ++s) {
         first_token_.push_back(token);
         token += input.query_lens[s];
         const int32_t num_rows = input.query_lens[s] * config.group_size();
         for (int32_t head = 0; head < config.num_kv_heads; ++head) {
-            for (int32_t row = 0; row < num_rows; row += kMaxAttendRows) {
-                Piece piece{s, head, row, std::min<int32_t>(kMaxAttendRows, num_rows - row), 0, 0};
+            for (int32_t row = 0; row < num_rows; row += piece_rows) {
+                Piece piece{s, head, row, std::min(piece_rows, num_rows - row), 0, 0};
                 piece.num_splits = position_of(piece, piece.num_rows - 1) / kSplitTokens + 1;
-                piece.first_slot = static_cast<int32_t>(std::min(num_slots, kMaxSlots));
-                num_slots += piece.num_splits;
                 pieces_.push_back(piece);
             }
         }
     }
-    // With few pieces a long one would leave cores idle: run its ranges side by side.
-    const auto num_pieces = static_cast<int64_t>(pieces_.size());
-    if (num_threads == 1 || num_pieces >= 4 * num_threads || num_slots == num_pieces || num_slots > kMaxSlots) return;
-    for (int64_t p = 0; p < num_pieces; ++p) {
-        for (int64_t split = 0; split < pieces_[p].num_splits; ++split) side_by_side_.push_back(p << 32 | split);
+    plan_side_by_side(num_threads);
+}
+
+// A piece that is more than half of a worker's fair share would leave cores idle: then ranges run side by side.
+void Attention::plan_side_by_side(int num_threads) {
+    side_by_side_.clear();
+    int64_t num_splits = 0, longest = 0, partial_rows = 0;
+    for (Piece& piece : pieces_) {
+        piece.first_partial_row = static_cast<int32_t>(std::min(partial_rows, kMaxPartialRows));
+        partial_rows += int64_t{piece.num_splits} * piece.num_rows;
+        num_splits += piece.num_splits;
+        longest = std::max<int64_t>(longest, piece.num_splits);
+    }
+    if (num_threads == 1 || longest == 1 || partial_rows > kMaxPartialRows) return;
+    if (2 * longest * num_threads <= num_splits) return;
+    for (size_t p = 0; p < pieces_.size(); ++p) {
+        for (int64_t split = 0; split < pieces_[p].num_splits; ++split) {
+            side_by_side_.push_back(static_cast<int64_t>(p) << 32 | split);
+        }
     }
 }
 
@@ -75,10 +90,11 @@ void Attention::run(ThreadPool& pool, int worker, int32_t layer, const float* qu
     float* transposed = worker_queries_ + static_cast<size_t>(worker) * kMaxAttendRows * head_dim;
     const auto num_pieces = static_cast<int64_t>(pieces_.size());
     if (side_by_side_.empty()) {
-        const Partial total = slot(worker_partials_, worker * 2);
-        const Partial next = slot(worker_partials_, worker * 2 + 1);
         pool.share(worker, num_pieces, 1, [&](int64_t index, int64_t) {
-            const Piece& piece = pieces_[index];
+            // From the back, where the rows of a long prompt see most: what remains for the end is short.
+            const Piece& piece = pieces_[num_pieces - 1 - index];
+            const Partial total = partial(piece, worker_partials_, worker * 2 * kMaxAttendRows);
+            const Partial next = partial(piece, worker_partials_, (worker * 2 + 1) * kMaxAttendRows);
             load_queries(piece, queries, transposed);
             attend_split(piece, layer, 0, transposed, total);
             for (int32_t split = 1; split < piece.num_splits; ++split) {
@@ -93,13 +109,13 @@ void Attention::run(ThreadPool& pool, int worker, int32_t layer, const float* qu
         const Piece& piece = pieces_[side_by_side_[index] >> 32];
         const auto split = static_cast<int32_t>(side_by_side_[index] & 0xffffffff);
         load_queries(piece, queries, transposed);
-        attend_split(piece, layer, split, transposed, slot(partials_, piece.first_slot + split));
+        attend_split(piece, layer, split, transposed, split_partial(piece, split));
     });
     pool.share(worker, num_pieces, 1, [&](int64_t index, int64_t) {
         const Piece& piece = pieces_[index];
-        const Partial total = slot(partials_, piece.first_slot);
+        const Partial total = split_partial(piece, 0);
         for (int32_t split = 1; split < piece.num_splits; ++split) {
-            merge(total, slot(partials_, piece.first_slot + split), piece.num_rows);
+            merge(total, split_partial(piece, split), piece.num_rows);
         }
         write_rows(piece, total, out);
     });
@@ -109,9 +125,13 @@ int32_t Attention::position_of(const Piece& piece, int32_t row) const {
     return input_.start_positions[piece.sequence] + (piece.first_row + row) / model_.config().group_size();
 }
 
-Attention::Partial Attention::slot(float* base, int64_t index) const {
-    float* start = base + static_cast<size_t>(index) * partial_floats(model_.config().head_dim);
-    return {start, start + kMaxAttendRows, start + 2 * kMaxAttendRows};
+Attention::Partial Attention::partial(const Piece& piece, float* base, int64_t first_row) const {
+    float* start = base + partial_floats(model_.config().head_dim, first_row);
+    return {start, start + piece.num_rows, start + 2 * piece.num_rows};
+}
+
+Attention::Partial Attention::split_partial(const Piece& piece, int32_t split) const {
+    return partial(piece, partials_, piece.first_partial_row + split * piece.num_rows);
 }
 
 void Attention::load_queries(const Piece& piece, const float* queries, float* transposed) const {
@@ -123,7 +143,8 @@ void Attention::load_queries(const Piece& piece, const float* queries, float* tr
         const float* query = queries +
                              static_cast<int64_t>(first_token_[piece.sequence] + row / group) * config.query_size() +
                              head * config.head_dim;
-        for (int32_t d = 0; d < config.head_dim; ++d) transposed[d * kMaxAttendRows + r] = query[d];
+        float* to = transposed + r / kQueryTile * kQueryTile * config.head_dim + r % kQueryTile;
+        for (int32_t d = 0; d < config.head_dim; ++d) to[d * kQueryTile] = query[d];
     }
 }
 
@@ -134,14 +155,15 @@ void Attention::attend_split(const Piece& piece, int32_t layer, int32_t split, c
     std::fill_n(out.sum, piece.num_rows, 0.0f);
     std::fill_n(out.acc, piece.num_rows * head_dim, 0.0f);
     const int32_t* table = input_.block_tables + piece.sequence * input_.table_width;
-    const int32_t last_position = position_of(piece, piece.num_rows - 1);
-    int32_t limit[kMaxAttendRows];
+    int32_t position[kMaxAttendRows], limit[kMaxAttendRows];
+    for (int32_t r = 0; r < piece.num_rows; ++r) position[r] = position_of(piece, r);
+    const int32_t last_position = position[piece.num_rows - 1];
     AttendArgs args{nullptr, nullptr, head_dim, piece.num_rows, transposed, limit, out.max, out.sum, out.acc};
     for (int32_t block = split * kSplitBlocks; block < (split + 1) * kSplitBlocks; ++block) {
         const int32_t first_position = block * kKvBlockTokens;
         if (first_position > last_position) break;
         for (int32_t r = 0; r < piece.num_rows; ++r) {
-            limit[r] = std::clamp(position_of(piece, r) + 1 - first_position, 0, static_cast<int32_t>(kKvBlockTokens));
+            limit[r] = std::clamp(position[r] + 1 - first_position, 0, int32_t{kKvBlockTokens});
         }
         args.k_block = kv_.keys(table[block], layer, piece.kv_head);
         args.v_block = kv_.values(table[block], layer, piece.kv_head);
@@ -156,8 +178,9 @@ void Attention::merge(const Partial& into, const Partial& from, int32_t num_rows
     for (int32_t r = 0; r < num_rows; ++r) {
         if (from.sum[r] == 0.0f) continue;  // the row ends before this range
         const float max = std::max(into.max[r], from.max[r]);
-        const float keep = exp_f32(into.max[r] - max);
-        const float add = exp_f32(from.max[r] - max);
+        // One of the two is exp(0) = 1, and the other one's scalar exponential is slow enough to count.
+        const float keep = into.max[r] == max ? 1.0f : exp_f32(into.max[r] - max);
+        const float add = from.max[r] == max ? 1.0f : exp_f32(from.max[r] - max);
         into.max[r] = max;
         into.sum[r] = into.sum[r] * keep + from.sum[r] * add;
         float* acc = into.acc + r * head_dim;

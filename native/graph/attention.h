@@ -34,17 +34,17 @@ class Attention {
     void run(ThreadPool& pool, int worker, int32_t layer, const float* queries, float* out) const;
 
  private:
-    // Running softmax of up to kMaxAttendRows rows.
+    // Running softmax of a piece's rows.
     struct Partial {
         float* max;
         float* sum;
-        float* acc;  // [kMaxAttendRows][head_dim]
+        float* acc;  // [num_rows][head_dim]
     };
     struct Piece {
         int32_t sequence, kv_head;
         int32_t first_row, num_rows;  // rows of the sequence: token * group_size + head in group
         int32_t num_splits;
-        int32_t first_slot;  // of the partials, when ranges run side by side
+        int32_t first_partial_row;  // of partials_, when ranges run side by side
     };
 
     int32_t position_of(const Piece& piece, int32_t row) const;
@@ -53,7 +53,9 @@ class Attention {
                       const Partial& out) const;
     void merge(const Partial& into, const Partial& from, int32_t num_rows) const;
     void write_rows(const Piece& piece, const Partial& result, float* out) const;
-    Partial slot(float* base, int64_t index) const;
+    Partial partial(const Piece& piece, float* base, int64_t first_row) const;
+    Partial split_partial(const Piece& piece, int32_t split) const;
+    void plan_side_by_side(int num_threads);
 
     const Model& model_;
     const KvPool& kv_;
@@ -61,9 +63,9 @@ class Attention {
     std::vector<int32_t> first_token_;  // of each sequence in the step
     std::vector<Piece> pieces_;
     std::vector<int64_t> side_by_side_;  // (piece << 32 | split) for each range, empty when pieces keep every core busy
-    float* partials_ = nullptr;          // kMaxSlots partials
+    float* partials_ = nullptr;          // of all ranges side by side, one after the other
     float* worker_partials_ = nullptr;   // two per worker
-    float* worker_queries_ = nullptr;    // [head_dim][kMaxAttendRows] per worker
+    float* worker_queries_ = nullptr;    // as AttendArgs::q, per worker
 };
 
 }  // namespace treadle

@@ -17,7 +17,7 @@
 
 namespace treadle {
 
-enum { kPanelRows = 16, kMaxTile = 8, kKvBlockTokens = 32, kMaxAttendRows = 8 };
+enum { kPanelRows = 16, kMaxTile = 8, kKvBlockTokens = 32, kMaxAttendRows = 32, kQueryTile = 8 };
 
 // Numbers are the ggml type ids of the GGUF specification.
 enum WeightFormat : uint32_t {

@@ -35,8 +35,9 @@ struct Attention {
 
 // Three blocks with random limits; `special` is one value of q, of K or of V, in sight or not, or none of them.
 void compare_blocks(Comparison& c, Random& random, size_t rows, size_t head_dim, float spread, int special) {
-    std::vector<float> q = random.values(head_dim * kMaxAttendRows, spread);
-    if (special >= 0 && special % 3 == 0) q[head_dim / 2 * kMaxAttendRows] = kSpecials[special / 3];
+    const size_t num_tiles = (rows + kQueryTile - 1) / kQueryTile;
+    std::vector<float> q = random.values(num_tiles * head_dim * kQueryTile, spread);
+    if (special >= 0 && special % 3 == 0) q[head_dim / 2 * kQueryTile] = kSpecials[special / 3];
     const Guarded<float> query(q.size(), q.data());
     Attention found(rows, head_dim), expected(rows, head_dim);
     for (int block = 0; block < 3; ++block) {
@@ -70,7 +71,7 @@ void compare_blocks(Comparison& c, Random& random, size_t rows, size_t head_dim,
 
 void compare_attention(Comparison& c) {
     Random random(6);
-    for (size_t rows = 1; rows <= kMaxAttendRows; ++rows) {
+    for (const size_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 20, 32}) {
         for (const size_t head_dim : {8, 16, 40, 64, 72, 128}) {
             for (const float spread : {0.1f, 1.0f, 30.0f}) compare_blocks(c, random, rows, head_dim, spread, -1);
         }

@@ -69,7 +69,7 @@ def assert_near_double(case: Case, lengths: list[int]) -> None:
 
 
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
-@pytest.mark.parametrize("rows", [1, 3, 8])
+@pytest.mark.parametrize("rows", [1, 3, 8, 21])
 def test_attention_equals_numpy_in_double(head_dim: int, rows: int) -> None:
     for lengths in ragged(rows):
         assert_near_double(make_case(lengths[0], rows, head_dim, lengths), lengths)
@@ -83,7 +83,7 @@ def test_far_apart_scores() -> None:
 
 @fast
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
-@pytest.mark.parametrize("rows", range(1, 9))
+@pytest.mark.parametrize("rows", [*range(1, 10), 15, 32])
 def test_attention_equals_ref(isa: str, head_dim: int, rows: int) -> None:
     for lengths in ragged(rows):
         for spread in (0.1, 1.0, 30.0):

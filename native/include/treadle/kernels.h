@@ -54,11 +54,12 @@ struct AttendArgs {
     const uint16_t* v_block;  // f16 [32][head_dim]
     int32_t head_dim;         // multiple of 8
     int32_t num_rows;         // 1..kMaxAttendRows
-    const float* q;           // [head_dim][kMaxAttendRows], scaled by 1 / sqrt(head_dim) already
-    const int32_t* limit;     // [num_rows]: row r sees positions 0 .. limit[r]-1 of this block, 0..32
-    float* max;               // [num_rows], -inf before the first block
-    float* sum;               // [num_rows], 0 before the first block
-    float* acc;               // [num_rows][head_dim], 0 before the first block; the caller divides by sum at the end
+    // [tiles][head_dim][kQueryTile], row r in tile r / kQueryTile; scaled by 1 / sqrt(head_dim) already
+    const float* q;
+    const int32_t* limit;  // [num_rows]: row r sees positions 0 .. limit[r]-1 of this block, 0..32
+    float* max;            // [num_rows], -inf before the first block
+    float* sum;            // [num_rows], 0 before the first block
+    float* acc;            // [num_rows][head_dim], 0 before the first block; the caller divides by sum at the end
     // The K the caller turns to next, requested from memory meanwhile; never read, may be null.
     const uint16_t* next_k_block = nullptr;
 };

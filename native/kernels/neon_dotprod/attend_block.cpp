@@ -1,4 +1,4 @@
-// Attention of up to 8 query rows over one KV block of 32 positions, four rows at a time so that each K and V vector is
+// Attention of query rows over one KV block of 32 positions, four rows at a time so that each K and V vector is
 // converted from f16 once for them.
 #include "entries.h"
 #include "vec.h"
@@ -12,6 +12,7 @@ constexpr int kVectors = kKvBlockTokens / kLanes;
 // Rows of one pass: indices into the arrays of AttendArgs, and what the steps hand on.
 struct Group {
     int32_t row[kGroupRows];
+    int32_t query_at[kGroupRows];  // where the row starts in AttendArgs::q
     float correction[kGroupRows];
     float p[kGroupRows][kKvBlockTokens];  // scores, then weights
 };
@@ -30,8 +31,8 @@ inline void score_positions(const AttendArgs& args, int first, Group& group) {
     for (int odd = 0; odd < 2; ++odd) {
         float32x4_t acc[R][N] = {};
         const uint16_t* k = args.k_block + odd * kKvBlockTokens + kLanes * first;
-        const float* q = args.q + odd * kMaxAttendRows;
-        for (int32_t d = odd; d < args.head_dim; d += 2, k += 2 * kKvBlockTokens, q += 2 * kMaxAttendRows) {
+        const float* q = args.q + odd * kQueryTile;
+        for (int32_t d = odd; d < args.head_dim; d += 2, k += 2 * kKvBlockTokens, q += 2 * kQueryTile) {
             if (first == 0) {  // a line of K came in, so a line each of what comes after it: V, and the next block's K
                 prefetch<64>(args.v_block + kKvBlockTokens * d);
                 prefetch<64>(next_k + kKvBlockTokens * d);
@@ -39,7 +40,7 @@ inline void score_positions(const AttendArgs& args, int first, Group& group) {
             float32x4_t key[N];
             load_f16_vectors<N>(k, key);
             TREADLE_UNROLL for (int r = 0; r < R; ++r) {
-                const float query = q[group.row[r]];
+                const float query = q[group.query_at[r]];
                 TREADLE_UNROLL for (int n = 0; n < N; ++n) acc[r][n] = vfmaq_n_f32(acc[r][n], key[n], query);
             }
         }
@@ -144,7 +145,9 @@ void attend_block(const AttendArgs* args) {
     while (row < args->num_rows) {
         int size = 0;
         for (; row < args->num_rows && size < kGroupRows; ++row) {
-            if (args->limit[row] > 0) group.row[size++] = row;
+            if (args->limit[row] == 0) continue;
+            group.query_at[size] = row / kQueryTile * kQueryTile * args->head_dim + row % kQueryTile;
+            group.row[size++] = row;
         }
         switch (size) {
             case 1:

@@ -10,10 +10,11 @@ namespace treadle::ref {
 namespace {
 
 float score_of(const AttendArgs* args, int row, int position) {
+    const float* q = args->q + row / kQueryTile * kQueryTile * args->head_dim + row % kQueryTile;
     float score[2] = {};
     for (int d = 0; d < args->head_dim; ++d) {
         const float key = float_of_f16(args->k_block[d * kKvBlockTokens + position]);
-        score[d % 2] = std::fma(args->q[d * kMaxAttendRows + row], key, score[d % 2]);
+        score[d % 2] = std::fma(q[d * kQueryTile], key, score[d % 2]);
     }
     return score[0] + score[1];
 }
