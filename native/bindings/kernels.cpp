@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -279,6 +280,59 @@ std::tuple<Array<float>, Array<float>, Array<float>> attend(const std::string& i
     return {to_numpy(max, {rows}), to_numpy(sum, {rows}), to_numpy(acc, {rows, head_dim})};
 }
 
+// K or V of positions [32, head_dim] as one half of a q8_0 block.
+Array<uint8_t> store_q8_0(const std::string& isa, Matrix<float> values, bool is_key) {
+    const size_t head_dim = values.shape(1);
+    require(head_dim % 32 == 0 && values.shape(0) <= kKvBlockTokens, "up to 32 positions of a multiple of 32 values");
+    Guarded<uint8_t> out(kv_q8_0_bytes(static_cast<int32_t>(head_dim)));
+    std::fill_n(out.data(), out.count(), uint8_t{0});
+    for (size_t p = 0; p < values.shape(0); ++p) {
+        const Guarded<float> input(head_dim, values.data() + p * head_dim);
+        (is_key ? store_k_q8_0 : store_v_q8_0)(table_of(isa), input.data(), static_cast<int32_t>(head_dim),
+                                               static_cast<int32_t>(p), out.data());
+    }
+    return to_numpy(out, {out.count()});
+}
+
+std::tuple<Array<float>, Array<float>, Array<float>> attend_q8_0(const std::string& isa, Matrix<float> q,
+                                                                 Matrix<uint8_t> k_blocks, Matrix<uint8_t> v_blocks,
+                                                                 Matrix<int32_t> limits) {
+    const KernelTable& table = table_of(isa);
+    const size_t rows = q.shape(0), head_dim = q.shape(1), bytes = kv_q8_0_bytes(static_cast<int32_t>(head_dim));
+    require(rows >= 1 && rows <= kMaxAttendRows && head_dim % 32 == 0, "1 to 32 query rows of a multiple of 32 values");
+    require(k_blocks.shape(1) == bytes && v_blocks.shape(1) == bytes, "blocks must be [blocks, 34 * head_dim]");
+    require(limits.shape(0) == k_blocks.shape(0) && limits.shape(1) == rows, "limits must be [blocks, rows]");
+    std::deque<TileArrays> arrays;
+    std::vector<ActTile> tiles;
+    for (size_t r = 0; r < rows; ++r) {
+        if (r % kQueryTile == 0) tiles.push_back(arrays.emplace_back(kActQ8, head_dim, kQueryTile).tile);
+        const Guarded<float> row(head_dim, q.data() + r * head_dim);
+        table.quantize[kActQ8](row.data(), static_cast<int64_t>(head_dim), static_cast<int32_t>(r % kQueryTile),
+                               &tiles.back());
+    }
+    Guarded<float> max(rows), sum(rows), acc(rows * head_dim);
+    std::fill_n(max.data(), rows, -INFINITY);
+    std::fill_n(sum.data(), rows, 0.0f);
+    std::fill_n(acc.data(), rows * head_dim, 0.0f);
+    const Guarded<uint8_t> untouchable(0);  // the next K, which may be requested but not read
+    for (size_t b = 0; b < k_blocks.shape(0); ++b) {
+        const Guarded<uint8_t> k(bytes, k_blocks.data() + b * bytes), v(bytes, v_blocks.data() + b * bytes);
+        const Guarded<int32_t> limit(rows, limits.data() + b * rows);
+        const AttendQ8Args args{k.data(),
+                                v.data(),
+                                static_cast<int32_t>(head_dim),
+                                static_cast<int32_t>(rows),
+                                tiles.data(),
+                                limit.data(),
+                                max.data(),
+                                sum.data(),
+                                acc.data(),
+                                untouchable.data()};
+        table.attend_block_q8_0(&args);
+    }
+    return {to_numpy(max, {rows}), to_numpy(sum, {rows}), to_numpy(acc, {rows, head_dim})};
+}
+
 std::vector<std::string> isa_names() {
     std::vector<std::string> names;
     for (const char* const* name = runnable_isas(); *name != nullptr; ++name) names.emplace_back(*name);
@@ -304,6 +358,10 @@ void bind_kernels(nb::module_& m) {
                 "The f16 block (as uint16) with one position of keys or values written.");
     kernels.def("attend", attend, "isa"_a, "q"_a, "k_blocks"_a, "v_blocks"_a, "limits"_a,
                 "Online softmax attention of q [rows, head_dim] over KV blocks: (max, sum, acc).");
+    kernels.def("store_q8_0", store_q8_0, "isa"_a, "values"_a, "is_key"_a,
+                "Keys or values [positions, head_dim] as the bytes of a q8_0 block's half.");
+    kernels.def("attend_q8_0", attend_q8_0, "isa"_a, "q"_a, "k_blocks"_a, "v_blocks"_a, "limits"_a,
+                "As attend, over the halves of q8_0 blocks [blocks, 34 * head_dim].");
 }
 
 }  // namespace treadle::bindings

@@ -39,6 +39,12 @@ const KernelTable* choose_kernels(const std::string& isa) {
     throw UsageError("no kernels for instruction set \"" + isa + "\" on this CPU, expected one of: " + names);
 }
 
+KvType kv_type_of(const std::string& name) {
+    if (name == "f16") return KvType::kF16;
+    if (name == "q8_0") return KvType::kQ8_0;
+    throw UsageError("kv_type is \"" + name + "\", expected f16 or q8_0");
+}
+
 using Progress = std::function<void(uint64_t, uint64_t)>;
 
 // Calls on ten times a second and at the end. Each call takes the GIL, and a loader that waited for it after every
@@ -174,10 +180,11 @@ void bind_runtime(nb::module_& m) {
         .def(
             "__init__",
             [](Runtime* self, std::shared_ptr<Model> model, std::vector<int> cpus, int64_t num_blocks,
-               int64_t max_batch_tokens) {
-                new (self) Runtime(std::move(model), std::move(cpus), num_blocks, max_batch_tokens);
+               int64_t max_batch_tokens, const std::string& kv_type) {
+                new (self)
+                    Runtime(std::move(model), std::move(cpus), num_blocks, max_batch_tokens, kv_type_of(kv_type));
             },
-            "model"_a, nb::kw_only(), "cpus"_a, "num_blocks"_a, "max_batch_tokens"_a = 512)
+            "model"_a, nb::kw_only(), "cpus"_a, "num_blocks"_a, "max_batch_tokens"_a = 512, "kv_type"_a = "f16")
         .def("step", &run_step, "token_ids"_a, "query_lens"_a, "start_positions"_a, "block_tables"_a, "logit_rows"_a,
              "samplers"_a, "return_logits"_a = false, "Run one step with the GIL released; see StepInput in runtime.h.")
         .def("read_kv_block", &read_kv_block, "block_id"_a, "out"_a,
@@ -187,6 +194,8 @@ void bind_runtime(nb::module_& m) {
              "Replace a block's bytes by those of a uint8 buffer that read_kv_block filled under the same kv_layout.")
         .def("copy_kv_block", &Runtime::copy_kv_block, "src"_a, "dst"_a, nb::call_guard<nb::gil_scoped_release>(),
              "Copy block `src` over block `dst`.")
+        .def_prop_ro("kv_type",
+                     [](const Runtime& runtime) { return runtime.kv_type() == KvType::kF16 ? "f16" : "q8_0"; })
         .def_prop_ro("kv_block_bytes", &Runtime::kv_block_bytes, "Bytes of one KV block over all layers.")
         .def_prop_ro("kv_layout", &Runtime::kv_layout,
                      "What gives a block's bytes their meaning; the same for every kernel table.")

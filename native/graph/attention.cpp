@@ -6,6 +6,7 @@
 namespace treadle {
 namespace {
 
+constexpr int32_t kQueryTiles = kMaxAttendRows / kQueryTile;
 constexpr int32_t kSplitBlocks = 16;
 constexpr int32_t kSplitTokens = kSplitBlocks * kKvBlockTokens;
 // Rows of partial results that ranges side by side may leave behind.
@@ -21,6 +22,14 @@ void Attention::carve(Carver& carver, int max_workers) {
     partials_ = carver.take<float>(partial_floats(head_dim, kMaxPartialRows));
     worker_partials_ = carver.take<float>(workers * 2 * partial_floats(head_dim, kMaxAttendRows));
     worker_queries_ = carver.take<float>(workers * kMaxAttendRows * head_dim);
+    worker_tiles_.clear();
+    if (kv_.type() == KvType::kF16) return;
+    const TilePlan tiles(kMaxAttendRows);
+    for (size_t worker = 0; worker < workers; ++worker) {
+        Activations rounded;
+        rounded.carve(carver, kMaxAttendRows, head_dim);
+        for (int64_t t = 0; t < kQueryTiles; ++t) worker_tiles_.push_back(rounded.tile(tiles, t, head_dim));
+    }
 }
 
 void Attention::reserve(int64_t max_tokens) {
@@ -77,17 +86,15 @@ void Attention::plan_side_by_side(int num_threads) {
 Work Attention::work() const {
     Work work;
     for (const Piece& piece : pieces_) {
-        const auto row_halves = static_cast<uint64_t>(model_.config().head_dim) * 2;  // a key and a value
+        const auto row_values = static_cast<uint64_t>(model_.config().head_dim) * 2;  // a key and a value
         const auto num_tokens = static_cast<uint64_t>(position_of(piece, piece.num_rows - 1) + 1);
-        work.bytes += num_tokens * row_halves * sizeof(uint16_t);
-        work.operations += 2 * num_tokens * row_halves * static_cast<uint64_t>(piece.num_rows);
+        work.bytes += num_tokens * kv_.head_bytes() / kKvBlockTokens;
+        work.operations += 2 * num_tokens * row_values * static_cast<uint64_t>(piece.num_rows);
     }
     return work;
 }
 
 void Attention::run(ThreadPool& pool, int worker, int32_t layer, const float* queries, float* out) const {
-    const int32_t head_dim = model_.config().head_dim;
-    float* transposed = worker_queries_ + static_cast<size_t>(worker) * kMaxAttendRows * head_dim;
     const auto num_pieces = static_cast<int64_t>(pieces_.size());
     if (side_by_side_.empty()) {
         pool.share(worker, num_pieces, 1, [&](int64_t index, int64_t) {
@@ -95,10 +102,10 @@ void Attention::run(ThreadPool& pool, int worker, int32_t layer, const float* qu
             const Piece& piece = pieces_[num_pieces - 1 - index];
             const Partial total = partial(piece, worker_partials_, worker * 2 * kMaxAttendRows);
             const Partial next = partial(piece, worker_partials_, (worker * 2 + 1) * kMaxAttendRows);
-            load_queries(piece, queries, transposed);
-            attend_split(piece, layer, 0, transposed, total);
+            load_queries(worker, piece, queries);
+            attend_split(worker, piece, layer, 0, total);
             for (int32_t split = 1; split < piece.num_splits; ++split) {
-                attend_split(piece, layer, split, transposed, next);
+                attend_split(worker, piece, layer, split, next);
                 merge(total, next, piece.num_rows);
             }
             write_rows(piece, total, out);
@@ -108,8 +115,8 @@ void Attention::run(ThreadPool& pool, int worker, int32_t layer, const float* qu
     pool.share(worker, static_cast<int64_t>(side_by_side_.size()), 1, [&](int64_t index, int64_t) {
         const Piece& piece = pieces_[side_by_side_[index] >> 32];
         const auto split = static_cast<int32_t>(side_by_side_[index] & 0xffffffff);
-        load_queries(piece, queries, transposed);
-        attend_split(piece, layer, split, transposed, split_partial(piece, split));
+        load_queries(worker, piece, queries);
+        attend_split(worker, piece, layer, split, split_partial(piece, split));
     });
     pool.share(worker, num_pieces, 1, [&](int64_t index, int64_t) {
         const Piece& piece = pieces_[index];
@@ -134,7 +141,7 @@ Attention::Partial Attention::split_partial(const Piece& piece, int32_t split) c
     return partial(piece, partials_, piece.first_partial_row + split * piece.num_rows);
 }
 
-void Attention::load_queries(const Piece& piece, const float* queries, float* transposed) const {
+void Attention::load_queries(int worker, const Piece& piece, const float* queries) const {
     const ModelConfig& config = model_.config();
     const int32_t group = config.group_size();
     for (int32_t r = 0; r < piece.num_rows; ++r) {
@@ -143,13 +150,18 @@ void Attention::load_queries(const Piece& piece, const float* queries, float* tr
         const float* query = queries +
                              static_cast<int64_t>(first_token_[piece.sequence] + row / group) * config.query_size() +
                              head * config.head_dim;
-        float* to = transposed + r / kQueryTile * kQueryTile * config.head_dim + r % kQueryTile;
+        if (kv_.type() != KvType::kF16) {
+            const ActTile& tile = worker_tiles_[static_cast<size_t>(worker * kQueryTiles + r / kQueryTile)];
+            model_.kernels().quantize[kActQ8](query, config.head_dim, r % kQueryTile, &tile);
+            continue;
+        }
+        float* to = worker_queries_ + (worker * kMaxAttendRows + r / kQueryTile * kQueryTile) * config.head_dim +
+                    r % kQueryTile;
         for (int32_t d = 0; d < config.head_dim; ++d) to[d * kQueryTile] = query[d];
     }
 }
 
-void Attention::attend_split(const Piece& piece, int32_t layer, int32_t split, const float* transposed,
-                             const Partial& out) const {
+void Attention::attend_split(int worker, const Piece& piece, int32_t layer, int32_t split, const Partial& out) const {
     const int32_t head_dim = model_.config().head_dim;
     std::fill_n(out.max, piece.num_rows, -std::numeric_limits<float>::infinity());
     std::fill_n(out.sum, piece.num_rows, 0.0f);
@@ -158,19 +170,45 @@ void Attention::attend_split(const Piece& piece, int32_t layer, int32_t split, c
     int32_t position[kMaxAttendRows], limit[kMaxAttendRows];
     for (int32_t r = 0; r < piece.num_rows; ++r) position[r] = position_of(piece, r);
     const int32_t last_position = position[piece.num_rows - 1];
-    AttendArgs args{nullptr, nullptr, head_dim, piece.num_rows, transposed, limit, out.max, out.sum, out.acc};
     for (int32_t block = split * kSplitBlocks; block < (split + 1) * kSplitBlocks; ++block) {
         const int32_t first_position = block * kKvBlockTokens;
         if (first_position > last_position) break;
         for (int32_t r = 0; r < piece.num_rows; ++r) {
             limit[r] = std::clamp(position[r] + 1 - first_position, 0, int32_t{kKvBlockTokens});
         }
-        args.k_block = kv_.keys(table[block], layer, piece.kv_head);
-        args.v_block = kv_.values(table[block], layer, piece.kv_head);
         const bool has_next = first_position + kKvBlockTokens <= last_position;
-        args.next_k_block = has_next ? kv_.keys(table[block + 1], layer, piece.kv_head) : nullptr;
-        model_.kernels().attend_block(&args);
+        attend_block(worker, piece, layer, table + block, has_next, limit, out);
     }
+}
+
+void Attention::attend_block(int worker, const Piece& piece, int32_t layer, const int32_t* block, bool has_next,
+                             const int32_t* limit, const Partial& out) const {
+    const int32_t head_dim = model_.config().head_dim, head = piece.kv_head;
+    if (kv_.type() == KvType::kF16) {
+        const AttendArgs args{kv_.keys<uint16_t>(block[0], layer, head),
+                              kv_.values<uint16_t>(block[0], layer, head),
+                              head_dim,
+                              piece.num_rows,
+                              worker_queries_ + worker * kMaxAttendRows * head_dim,
+                              limit,
+                              out.max,
+                              out.sum,
+                              out.acc,
+                              has_next ? kv_.keys<uint16_t>(block[1], layer, head) : nullptr};
+        model_.kernels().attend_block(&args);
+        return;
+    }
+    const AttendQ8Args args{kv_.keys<uint8_t>(block[0], layer, head),
+                            kv_.values<uint8_t>(block[0], layer, head),
+                            head_dim,
+                            piece.num_rows,
+                            worker_tiles_.data() + worker * kQueryTiles,
+                            limit,
+                            out.max,
+                            out.sum,
+                            out.acc,
+                            has_next ? kv_.keys<uint8_t>(block[1], layer, head) : nullptr};
+    model_.kernels().attend_block_q8_0(&args);
 }
 
 void Attention::merge(const Partial& into, const Partial& from, int32_t num_rows) const {

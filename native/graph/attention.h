@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "activations.h"
 #include "kv_pool.h"
 #include "step_timers.h"
 #include "treadle/memory.h"
@@ -48,9 +49,10 @@ class Attention {
     };
 
     int32_t position_of(const Piece& piece, int32_t row) const;
-    void load_queries(const Piece& piece, const float* queries, float* transposed) const;
-    void attend_split(const Piece& piece, int32_t layer, int32_t split, const float* transposed,
-                      const Partial& out) const;
+    void load_queries(int worker, const Piece& piece, const float* queries) const;
+    void attend_split(int worker, const Piece& piece, int32_t layer, int32_t split, const Partial& out) const;
+    void attend_block(int worker, const Piece& piece, int32_t layer, const int32_t* block, bool has_next,
+                      const int32_t* limit, const Partial& out) const;
     void merge(const Partial& into, const Partial& from, int32_t num_rows) const;
     void write_rows(const Piece& piece, const Partial& result, float* out) const;
     Partial partial(const Piece& piece, float* base, int64_t first_row) const;
@@ -66,6 +68,7 @@ class Attention {
     float* partials_ = nullptr;          // of all ranges side by side, one after the other
     float* worker_partials_ = nullptr;   // two per worker
     float* worker_queries_ = nullptr;    // as AttendArgs::q, per worker
+    std::vector<ActTile> worker_tiles_;  // as AttendQ8Args::q, per worker, empty without q8_0 blocks
 };
 
 }  // namespace treadle

@@ -147,9 +147,8 @@ void Runtime::Impl::rotate_and_store(int worker, int32_t layer) {
             const int32_t slot = positions_[token] % kKvBlockTokens;
             float* key = key_ + token * config.kv_size() + kv_head * config.head_dim;
             rotate(key, token);
-            kernels.store_k(key, config.head_dim, slot, kv_.keys(block, layer, kv_head));
-            kernels.store_v(value_ + token * config.kv_size() + kv_head * config.head_dim, config.head_dim, slot,
-                            kv_.values(block, layer, kv_head));
+            const float* value = value_ + token * config.kv_size() + kv_head * config.head_dim;
+            kv_.store(kernels, block, layer, kv_head, slot, key, value);
         }
     });
 }

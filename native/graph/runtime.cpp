@@ -21,10 +21,10 @@ void expect_in_range(const char* what, int64_t index, int64_t found, int64_t low
 }  // namespace
 
 Runtime::Impl::Impl(std::shared_ptr<const Model> model, std::vector<int> cpus, int64_t num_blocks,
-                    int64_t max_batch_tokens)
+                    int64_t max_batch_tokens, KvType kv_type)
     : model_(std::move(model)),
       pool_(std::move(cpus)),
-      kv_(model_->config(), num_blocks),
+      kv_(model_->config(), kv_type, num_blocks),
       max_batch_tokens_(max_batch_tokens),
       max_logit_rows_(std::min(max_batch_tokens, kMaxLogitRows)),
       attention_(*model_, kv_) {
@@ -155,14 +155,14 @@ StepTimings Runtime::Impl::timings() {
 }
 
 Runtime::Runtime(std::shared_ptr<const Model> model, std::vector<int> cpus, int64_t num_blocks,
-                 int64_t max_batch_tokens) {
+                 int64_t max_batch_tokens, KvType kv_type) {
     if (num_blocks < 1 || num_blocks > (int64_t{1} << 24)) {
         throw UsageError("num_blocks is " + std::to_string(num_blocks) + ", expected 1 to 16777216");
     }
     if (max_batch_tokens < 1 || max_batch_tokens > (1 << 16)) {
         throw UsageError("max_batch_tokens is " + std::to_string(max_batch_tokens) + ", expected 1 to 65536");
     }
-    impl_ = std::make_unique<Impl>(std::move(model), std::move(cpus), num_blocks, max_batch_tokens);
+    impl_ = std::make_unique<Impl>(std::move(model), std::move(cpus), num_blocks, max_batch_tokens, kv_type);
 }
 
 Runtime::~Runtime() = default;
@@ -173,6 +173,7 @@ void Runtime::set_timing(bool on) { impl_->set_timing(on); }
 StepTimings Runtime::timings() const { return impl_->timings(); }
 int Runtime::num_threads() const { return impl_->pool().num_threads(); }
 int64_t Runtime::num_blocks() const { return impl_->kv().num_blocks(); }
+KvType Runtime::kv_type() const { return impl_->kv().type(); }
 size_t Runtime::kv_block_bytes() const { return impl_->kv().block_bytes(); }
 const std::string& Runtime::kv_layout() const { return impl_->kv().layout(); }
 void Runtime::read_kv_block(int64_t block, uint8_t* out) const { impl_->kv().read(block, out); }

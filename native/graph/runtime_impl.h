@@ -14,7 +14,8 @@ namespace treadle {
 
 class Runtime::Impl {
  public:
-    Impl(std::shared_ptr<const Model> model, std::vector<int> cpus, int64_t num_blocks, int64_t max_batch_tokens);
+    Impl(std::shared_ptr<const Model> model, std::vector<int> cpus, int64_t num_blocks, int64_t max_batch_tokens,
+         KvType kv_type);
 
     void step(const StepInput& input, SampleResult* results);
     void set_cpus(std::vector<int> cpus);

@@ -9,6 +9,13 @@
 // high half: the low halves of vector i are group i, the high halves are group i + 4. Fifth bits: bit g of byte h[4 *
 // row + k] belongs to column 4g + k. Rows past the end of the matrix are all zero bytes (scale 0), so they produce 0.
 //
+// KV blocks, 32 positions of one KV head. f16: K is [head_dim][32], V is [32][head_dim]. q8_0 rounds 32 dims of a
+// position to int8 with one scale, as activations are (below), and keeps the scale as f16; head_dim is a multiple
+// of 32. The order is the one in which dot instructions take the bytes:
+//   K: bytes [head_dim / 4][32 positions][4 dims], value = scale * (byte - 128); f16 scales [head_dim / 32][32
+//   positions] V: int8 [32 / 2][head_dim][2 positions], value = scale * int8;               f16 scales [head_dim /
+//   32][32 positions]
+//
 // Activations. Tokens of a step are cut into tiles of T <= 8 tokens; see ActTile.
 #pragma once
 
@@ -108,6 +115,9 @@ struct PanelF32 {
 struct PanelF16 {
     uint16_t w[16];  // f16 or bf16
 };
+
+// Bytes of K or of V in a q8_0 block.
+constexpr size_t kv_q8_0_bytes(int32_t head_dim) { return static_cast<size_t>(head_dim) * (kKvBlockTokens + 2); }
 
 constexpr float kMinAmax = 1e-36f;
 

@@ -31,6 +31,22 @@ struct Attention {
                               untouchable.data()};
         table.attend_block(&args);
     }
+
+    void step_q8_0(const KernelTable& table, size_t head_dim, const std::vector<ActTile>& q, const Guarded<uint8_t>& k,
+                   const Guarded<uint8_t>& v, const Guarded<int32_t>& limit) {
+        const Guarded<uint8_t> untouchable(0);
+        const AttendQ8Args args{k.data(),
+                                v.data(),
+                                static_cast<int32_t>(head_dim),
+                                static_cast<int32_t>(limit.count()),
+                                q.data(),
+                                limit.data(),
+                                max.data(),
+                                sum.data(),
+                                acc.data(),
+                                untouchable.data()};
+        table.attend_block_q8_0(&args);
+    }
 };
 
 // Three blocks with random limits; `special` is one value of q, of K or of V, in sight or not, or none of them.
@@ -67,10 +83,60 @@ void compare_blocks(Comparison& c, Random& random, size_t rows, size_t head_dim,
     c.expect_same(what + "acc", found.acc, expected.acc);
 }
 
+// Random bytes with sane scales, some of them odd, in three q8_0 blocks with random limits.
+void compare_q8_0_blocks(Comparison& c, Random& random, size_t rows, size_t head_dim, float spread, bool odd_scales) {
+    const size_t num_tiles = (rows + kQueryTile - 1) / kQueryTile, size = num_tiles * kQueryTile * head_dim;
+    Guarded<int8_t> quants(size);
+    Guarded<float> scale(size / 32), scaled_sum(size / 32);
+    Guarded<int32_t> sum(size / 32), zero16(size / 16);
+    std::vector<ActTile> tiles;
+    for (size_t row = 0; row < rows; ++row) {
+        if (row % kQueryTile == 0) {
+            const size_t at = row * head_dim;
+            tiles.push_back({kQueryTile, quants.data() + at, scale.data() + at / 32, sum.data() + at / 32,
+                             scaled_sum.data() + at / 32, zero16.data() + at / 16, nullptr});
+        }
+        const std::vector<float> query = random.values(head_dim, spread);
+        c.ref.quantize[kActQ8](query.data(), static_cast<int64_t>(head_dim), static_cast<int32_t>(row % kQueryTile),
+                               &tiles.back());
+    }
+    Attention found(rows, head_dim), expected(rows, head_dim);
+    const size_t num_bytes = kv_q8_0_bytes(static_cast<int32_t>(head_dim));
+    for (int block = 0; block < 3; ++block) {
+        Guarded<uint8_t> k(num_bytes), v(num_bytes);
+        for (Guarded<uint8_t>* half : {&k, &v}) {
+            for (size_t i = 0; i < num_bytes; ++i) half->data()[i] = static_cast<uint8_t>(random.bits());
+            for (size_t i = head_dim * kKvBlockTokens; i < num_bytes; i += 2) {
+                const bool is_odd = odd_scales && random.below(40) == 0;
+                const auto bits = static_cast<uint16_t>(is_odd ? random.bits() : random.small_f16() & 0x7fff);
+                memcpy(half->data() + i, &bits, sizeof bits);
+            }
+        }
+        Guarded<int32_t> limit(rows);
+        for (size_t r = 0; r < rows; ++r) {
+            const int32_t below = random.below(44);
+            limit.data()[r] = below < 32 ? below : 32;
+        }
+        found.step_q8_0(c.table, head_dim, tiles, k, v, limit);
+        expected.step_q8_0(c.ref, head_dim, tiles, k, v, limit);
+    }
+    const std::string what = "attend_block_q8_0, " + to_string(rows) + " rows of " + to_string(head_dim) + ", ";
+    c.expect_same(what + "max", found.max, expected.max);
+    c.expect_same(what + "sum", found.sum, expected.sum);
+    c.expect_same(what + "acc", found.acc, expected.acc);
+}
+
 }  // namespace
 
 void compare_attention(Comparison& c) {
     Random random(6);
+    for (const size_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 32}) {
+        for (const size_t head_dim : {32, 64, 96, 128}) {
+            for (const float spread : {0.01f, 1.0f}) {
+                for (const bool odd : {false, true}) compare_q8_0_blocks(c, random, rows, head_dim, spread, odd);
+            }
+        }
+    }
     for (const size_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 20, 32}) {
         for (const size_t head_dim : {8, 16, 40, 64, 72, 128}) {
             for (const float spread : {0.1f, 1.0f, 30.0f}) compare_blocks(c, random, rows, head_dim, spread, -1);

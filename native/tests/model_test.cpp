@@ -20,9 +20,9 @@ constexpr int kPromptTokens = 43;  // two KV blocks, and tiles of eight with a r
 constexpr int kSteps = 5;
 
 // FNV-1a over the logits of a prompt and of the greedy tokens that follow it.
-uint64_t run_model(const GgufFile& file, const char* isa) {
+uint64_t run_model(const GgufFile& file, const char* isa, KvType kv_type) {
     const std::vector<int> cpus = {-1, -1};
-    Runtime runtime(Model::load(file, {find_kernels(isa), cpus, nullptr}), cpus, 2, kPromptTokens);
+    Runtime runtime(Model::load(file, {find_kernels(isa), cpus, nullptr}), cpus, 2, kPromptTokens, kv_type);
     const int32_t vocab_size = runtime.model().config().vocab_size;
     SamplingParams params;
     params.temperature = 0.0f;
@@ -61,13 +61,14 @@ uint64_t run_model(const GgufFile& file, const char* isa) {
     return fingerprint;
 }
 
-bool tables_agree(const char* path) {
+bool tables_agree(const char* path, KvType kv_type) {
     const auto file = GgufFile::open(path);
-    const uint64_t expected = run_model(*file, "ref");
+    const uint64_t expected = run_model(*file, "ref", kv_type);
     bool agree = true;
     for (const char* const* isa = runnable_isas(); *isa != nullptr; ++isa) {
-        const uint64_t found = run_model(*file, *isa);
-        printf("%-12s %s, fingerprint of logits %016llx%s\n", *isa, path, static_cast<unsigned long long>(found),
+        const uint64_t found = run_model(*file, *isa, kv_type);
+        printf("%-12s %s, KV %s, fingerprint of logits %016llx%s\n", *isa, path,
+               kv_type == KvType::kF16 ? "f16" : "q8_0", static_cast<unsigned long long>(found),
                found == expected ? "" : ", differs from ref");
         agree = agree && found == expected;
     }
@@ -80,7 +81,9 @@ int main(int argc, char** argv) {
     bool passed = argc > 1;
     for (int i = 1; i < argc; ++i) {
         try {
-            passed = tables_agree(argv[i]) && passed;
+            for (const KvType kv_type : {KvType::kF16, KvType::kQ8_0}) {
+                passed = tables_agree(argv[i], kv_type) && passed;
+            }
         } catch (const std::exception& error) {
             printf("%s: %s\n", argv[i], error.what());
             passed = false;

@@ -162,7 +162,7 @@ class Runtime:
     Worker threads, KV blocks and scratch memory that run steps of one model.
     """
 
-    def __init__(self, model: Model, *, cpus: Sequence[int], num_blocks: int, max_batch_tokens: int = 512) -> None: ...
+    def __init__(self, model: Model, *, cpus: Sequence[int], num_blocks: int, max_batch_tokens: int = 512, kv_type: str = 'f16') -> None: ...
 
     def step(self, token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], query_lens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], start_positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], block_tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], logit_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], samplers: Sequence[Sampler], return_logits: bool = False) -> StepOutput:
         """Run one step with the GIL released; see StepInput in runtime.h."""
@@ -179,6 +179,9 @@ class Runtime:
 
     def copy_kv_block(self, src: int, dst: int) -> None:
         """Copy block `src` over block `dst`."""
+
+    @property
+    def kv_type(self) -> str: ...
 
     @property
     def kv_block_bytes(self) -> int:

@@ -27,11 +27,20 @@ class Core:
     """A loaded model with a runtime and a block pool that hands out block ids in any order a test asks for."""
 
     def __init__(
-        self, path: Path, *, isa: str = "", threads: int = 1, num_blocks: int = 64, max_batch_tokens: int = 512
+        self,
+        path: Path,
+        *,
+        isa: str = "",
+        threads: int = 1,
+        num_blocks: int = 64,
+        max_batch_tokens: int = 512,
+        kv_type: str = "f16",
     ) -> None:
         cpus = [-1] * threads
         self.model = _native.Model.load(_native.GgufFile.open(str(path)), isa=isa, cpus=cpus)
-        self.runtime = _native.Runtime(self.model, cpus=cpus, num_blocks=num_blocks, max_batch_tokens=max_batch_tokens)
+        self.runtime = _native.Runtime(
+            self.model, cpus=cpus, num_blocks=num_blocks, max_batch_tokens=max_batch_tokens, kv_type=kv_type
+        )
         self._free = list(range(num_blocks))
 
     def shuffle_blocks(self, seed: int) -> None:

@@ -29,25 +29,32 @@ def prompts() -> list[list[int]]:
     return [rng.integers(0, len(vocabulary()), length).tolist() for length in PROMPT_LENGTHS]
 
 
+@pytest.fixture(scope="module", params=["f16", "q8_0"])
+def kv_type(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def alone(tiny_path: Path) -> list[tuple[list[int], Logits]]:
+def alone(tiny_path: Path, kv_type: str) -> list[tuple[list[int], Logits]]:
     """Each prompt by itself, one thread, the whole prompt in one step."""
-    core = Core(tiny_path)
+    core = Core(tiny_path, kv_type=kv_type)
     return [core.continue_greedily(prompt, 20) for prompt in prompts()]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("chunk", [1, 7, 64])
-def test_threads_and_chunks(tiny_path: Path, alone: list[tuple[list[int], Logits]], threads: int, chunk: int) -> None:
-    core = Core(tiny_path, threads=threads)
+def test_threads_and_chunks(
+    tiny_path: Path, kv_type: str, alone: list[tuple[list[int], Logits]], threads: int, chunk: int
+) -> None:
+    core = Core(tiny_path, threads=threads, kv_type=kv_type)
     for prompt, (expected_tokens, expected_logits) in zip(prompts(), alone, strict=True):
         tokens, logits = core.continue_greedily(prompt, 20, chunk)
         assert tokens == expected_tokens
         np.testing.assert_array_equal(logits, expected_logits)
 
 
-def test_changing_threads_between_steps(tiny_path: Path, alone: list[tuple[list[int], Logits]]) -> None:
-    core = Core(tiny_path, threads=1)
+def test_changing_threads_between_steps(tiny_path: Path, kv_type: str, alone: list[tuple[list[int], Logits]]) -> None:
+    core = Core(tiny_path, threads=1, kv_type=kv_type)
     prompt, (_, expected) = prompts()[-1], alone[-1]
     sequence = core.sequence(len(prompt))
     for at, threads in zip(range(0, len(prompt), 50), (2, 1, 3), strict=True):
@@ -58,10 +65,10 @@ def test_changing_threads_between_steps(tiny_path: Path, alone: list[tuple[list[
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_batch_of_eight_in_scattered_blocks(
-    tiny_path: Path, alone: list[tuple[list[int], Logits]], threads: int
+    tiny_path: Path, kv_type: str, alone: list[tuple[list[int], Logits]], threads: int
 ) -> None:
     """Prompts of all lengths and single tokens share steps; blocks come in random order."""
-    core = Core(tiny_path, threads=threads, num_blocks=80, max_batch_tokens=64)
+    core = Core(tiny_path, threads=threads, num_blocks=80, max_batch_tokens=64, kv_type=kv_type)
     core.shuffle_blocks(seed=4)
     full = [prompt + tokens[:-1] for prompt, (tokens, _) in zip(prompts(), alone, strict=True)]
     sequences = [core.sequence(len(tokens)) for tokens in full]
@@ -82,8 +89,8 @@ def test_batch_of_eight_in_scattered_blocks(
 
 
 @pytest.mark.parametrize("isa", _native.kernels.runnable_isas())
-def test_instruction_sets(tiny_path: Path, alone: list[tuple[list[int], Logits]], isa: str) -> None:
-    core = Core(tiny_path, isa=isa)
+def test_instruction_sets(tiny_path: Path, kv_type: str, alone: list[tuple[list[int], Logits]], isa: str) -> None:
+    core = Core(tiny_path, isa=isa, kv_type=kv_type)
     assert core.model.isa == isa
     for prompt, (expected_tokens, expected_logits) in zip(prompts(), alone, strict=True):
         tokens, logits = core.continue_greedily(prompt, 20)
@@ -91,16 +98,20 @@ def test_instruction_sets(tiny_path: Path, alone: list[tuple[list[int], Logits]]
         np.testing.assert_array_equal(logits, expected_logits)
 
 
-def test_blocks_used_before_leave_no_trace(tiny_path: Path, alone: list[tuple[list[int], Logits]]) -> None:
-    core = Core(tiny_path, num_blocks=6)
+def test_blocks_used_before_leave_no_trace(
+    tiny_path: Path, kv_type: str, alone: list[tuple[list[int], Logits]]
+) -> None:
+    core = Core(tiny_path, num_blocks=6, kv_type=kv_type)
     core.continue_greedily(prompts()[-1], 20)
     tokens, logits = core.continue_greedily(prompts()[1], 20)
     assert tokens == alone[1][0]
     np.testing.assert_array_equal(logits, alone[1][1])
 
 
-def test_greedy_sampler_takes_the_largest_logit(tiny_path: Path, alone: list[tuple[list[int], Logits]]) -> None:
-    core = Core(tiny_path)
+def test_greedy_sampler_takes_the_largest_logit(
+    tiny_path: Path, kv_type: str, alone: list[tuple[list[int], Logits]]
+) -> None:
+    core = Core(tiny_path, kv_type=kv_type)
     for prompt, (_, logits) in zip(prompts(), alone, strict=True):
         sequence = core.sequence(len(prompt))
         samples = core.samples([(sequence, prompt)])

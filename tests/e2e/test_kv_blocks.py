@@ -86,6 +86,29 @@ def test_the_layout_names_what_shapes_a_block(tiny_path: Path, tmp_path: Path) -
     assert "head_dim=24" in Core(other).runtime.kv_layout
 
 
+def test_q8_0_blocks_take_17_bytes_instead_of_32(tiny_path: Path) -> None:
+    plain, small = Core(tiny_path).runtime, Core(tiny_path, kv_type="q8_0").runtime
+    assert (plain.kv_type, small.kv_type) == ("f16", "q8_0")
+    assert 32 * small.kv_block_bytes == 17 * plain.kv_block_bytes
+    assert small.kv_layout != plain.kv_layout
+
+
+def test_kv_types_that_do_not_fit_are_refused(tiny_path: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match='kv_type is "q4_0", expected f16 or q8_0'):
+        Core(tiny_path, kv_type="q4_0")
+    odd = TinyModel(format=Format.F32, head_dim=24).write(tmp_path / "odd.gguf")
+    with pytest.raises(UsageError, match="groups of 32 values, and this model's heads have 24"):
+        Core(odd, kv_type="q8_0")
+
+
+def test_q8_0_logits_are_near_those_of_f16(tiny_path: Path) -> None:
+    cores = [Core(tiny_path, kv_type=kv_type) for kv_type in ("f16", "q8_0")]
+    exact, rounded = (core.read(core.sequence(len(PROMPT)), PROMPT, chunk=64).astype(np.float64) for core in cores)
+    assert (exact != rounded).any()
+    # Eight bits round a value by up to 1/254 of the largest of 32, the softmax and two layers spread that.
+    assert np.abs(exact - rounded).max() < 0.05 * np.abs(exact).max()
+
+
 def test_blocks_move_while_steps_run(tiny_path: Path) -> None:
     core = Core(tiny_path, threads=2)
     sequence = core.sequence(len(PROMPT))

@@ -64,6 +64,30 @@ struct AttendArgs {
     const uint16_t* next_k_block = nullptr;
 };
 
+// The same over q8_0 blocks (see formats.h), with queries of 8 bits and all products in exact integers. What a row sees
+// of a block is softened around its own maximum b, so that the 15-bit weights are fine where the block matters. Order
+// of operations for a row and its positions p, with group j = dims 32j .. 32j + 31:
+//   for j: score[p] = fma(float(sum of (k - 128) * q) * k_scale[j][p], q_scale[j], score[p])
+//   b = the largest score, NaN ignored; top = the larger of max and b; e[p] = exp(score[p] - b), 0 past the limit
+//   old = exp(max - top), now = exp(b - top); sum = sum * old + total(e) * now, the total as above; max = top
+//   for j: m = the largest v_scale[j][p] in sight, by its bits; inverse = 1 / m, 0 where m is 0 or NaN
+//   u[p] = round_to_nearest_even((e[p] * 32767) * (v_scale[j][p] * inverse)), 0 where that is NaN
+//   acc[d] = fma(float(sum of u[p] * v[p][d]), (now * kUnitWeight) * m, acc[d] * old)
+struct AttendQ8Args {
+    const uint8_t* k_block;
+    const uint8_t* v_block;
+    int32_t head_dim;      // multiple of 32
+    int32_t num_rows;      // 1..kMaxAttendRows
+    const ActTile* q;      // kActQ8, kQueryTile tokens each: row r is token r % kQueryTile of tile r / kQueryTile
+    const int32_t* limit;  // these as in AttendArgs
+    float* max;
+    float* sum;
+    float* acc;
+    const uint8_t* next_k_block = nullptr;
+};
+constexpr float kMaxWeight = 32767.0f;
+constexpr float kUnitWeight = 1.0f / kMaxWeight;
+
 struct KernelTable {
     const char* isa;
     MatmulFn matmul[kNumWeightFormats];   // null where the format is not a weight format
@@ -87,6 +111,7 @@ struct KernelTable {
     void (*store_v)(const float* v, int32_t head_dim, int32_t position, uint16_t* v_block);
 
     void (*attend_block)(const AttendArgs* args);
+    void (*attend_block_q8_0)(const AttendQ8Args* args);
 };
 
 // Plain C++ in the written order of operations: runs everywhere, and is what other tables are tested against.
@@ -98,6 +123,10 @@ const KernelTable* find_kernels(const char* isa);
 
 // Names of all tables this CPU can run, best first, null-terminated.
 const char* const* runnable_isas();
+
+// Writes one position (0..31) of the K or V of a q8_0 block, rounded by the table.
+void store_k_q8_0(const KernelTable& table, const float* k, int32_t head_dim, int32_t position, uint8_t* k_block);
+void store_v_q8_0(const KernelTable& table, const float* v, int32_t head_dim, int32_t position, uint8_t* v_block);
 
 // The activation format a weight format multiplies with.
 ActFormat act_format_of(uint32_t weight_format);

@@ -15,6 +15,9 @@ namespace treadle {
 
 enum class RopePairing { kAdjacent, kHalves };
 
+// How keys and values are kept: see formats.h.
+enum class KvType { kF16, kQ8_0 };
+
 struct ModelConfig {
     std::string architecture;
     int32_t num_layers = 0;

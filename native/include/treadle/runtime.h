@@ -47,7 +47,8 @@ struct StepTimings {
 class Runtime {
  public:
     // cpus: see ThreadPool. num_blocks KV blocks of kKvBlockTokens positions; at most max_batch_tokens tokens a step.
-    Runtime(std::shared_ptr<const Model> model, std::vector<int> cpus, int64_t num_blocks, int64_t max_batch_tokens);
+    Runtime(std::shared_ptr<const Model> model, std::vector<int> cpus, int64_t num_blocks, int64_t max_batch_tokens,
+            KvType kv_type = KvType::kF16);
     ~Runtime();
 
     // Runs the step and writes one result per logit row. Throws UsageError for input that does not fit; nothing is
@@ -61,6 +62,7 @@ class Runtime {
     void write_kv_block(int64_t block, const uint8_t* data);
     void copy_kv_block(int64_t from, int64_t to);
     size_t kv_block_bytes() const;
+    KvType kv_type() const;
     // What gives a block's bytes their meaning: type and version of the layout, layers, heads, head_dim, tokens. The
     // same for every kernel table. Blocks of equal layout are interchangeable if the model file is the same, too.
     const std::string& kv_layout() const;

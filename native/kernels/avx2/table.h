@@ -24,6 +24,7 @@ constexpr KernelTable make_table(const char* isa, const QuantisedProducts& produ
         .store_k = store_k,
         .store_v = store_v,
         .attend_block = attend_block,
+        .attend_block_q8_0 = attend_block_q8_0,
     };
     table.matmul[kF32] = matmul_f32;
     table.matmul[kF16] = matmul_f16;

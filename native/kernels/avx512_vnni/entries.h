@@ -27,5 +27,6 @@ void silu_mul(const float* gate, const float* up, int64_t n, float* out);
 void store_k(const float* k, int32_t head_dim, int32_t position, uint16_t* k_block);
 void store_v(const float* v, int32_t head_dim, int32_t position, uint16_t* v_block);
 void attend_block(const AttendArgs* args);
+void attend_block_q8_0(const AttendQ8Args* args);
 
 }  // namespace treadle::avx512_vnni

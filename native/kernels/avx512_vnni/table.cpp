@@ -22,6 +22,7 @@ const KernelTable kAvx512VnniKernels = {
     .store_k = store_k,
     .store_v = store_v,
     .attend_block = attend_block,
+    .attend_block_q8_0 = attend_block_q8_0,
 };
 
 }  // namespace treadle

@@ -23,6 +23,7 @@ const KernelTable kNeonDotprodKernels = {
     .store_k = store_k,
     .store_v = store_v,
     .attend_block = attend_block,
+    .attend_block_q8_0 = attend_block_q8_0,
 };
 
 }  // namespace treadle

@@ -48,6 +48,7 @@ const KernelTable kNeonI8mmKernels = {
     .store_k = neon_dotprod::store_k,
     .store_v = neon_dotprod::store_v,
     .attend_block = neon_dotprod::attend_block,
+    .attend_block_q8_0 = neon_dotprod::attend_block_q8_0,
 };
 
 }  // namespace treadle

@@ -28,6 +28,7 @@ constexpr KernelTable make_table() {
     table.store_k = ref::store_k;
     table.store_v = ref::store_v;
     table.attend_block = ref::attend_block;
+    table.attend_block_q8_0 = ref::attend_block_q8_0;
     return table;
 }
 
