@@ -176,6 +176,7 @@ def test_split_files_read_as_one(split_model: list[Path]) -> None:
     model = ModelFile.open(split_model[0])
     assert model.name == "Big"
     assert model.file_bytes == sum(path.stat().st_size for path in split_model)
+    assert model.paths == tuple(split_model)
     assert [tensor.name for tensor in model.tensors] == list(sample_tensors())
     for name, array in sample_tensors().items():
         assert read_all(model, name) == array.tobytes()

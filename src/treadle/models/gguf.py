@@ -93,9 +93,9 @@ class ModelFile:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The file, or every shard of a split one in order."""
-        match = re.fullmatch(r"(.*-)00001(-of-(\d{5})\.gguf)", self.path.name, re.ASCII | re.IGNORECASE | re.DOTALL)
-        if match is None or self.metadata.get("split.count", 0) != int(match[3]):
+        """The file, or every shard of a split one in order; the name tells, as it does when they are opened."""
+        match = re.fullmatch(r"(.*-)00001(-of-(\d{5})\.gguf)", self.path.name, re.ASCII | re.DOTALL)
+        if match is None:
             return (self.path,)
         names = [f"{match[1]}{index:05d}{match[2]}" for index in range(1, int(match[3]) + 1)]
         return tuple(self.path.with_name(name) for name in names)
