@@ -23,8 +23,9 @@ struct MaddubsSums {
     // Of weights q with eight bits the sums are of q - 128.
     static constexpr int kEightBitZeroPointLog2 = 0;
 
-    // Of four bits the products stay int16 up to the end.
+    // Of four bits the products stay int16 up to the end, of five bits those of two pairs of groups do.
     __m256i s[kHalves][N];
+    __m256i narrow[kHalves][N];
 
     template <class Zero>
     TREADLE_INLINE void start(const Zero& zero) {
@@ -32,7 +33,8 @@ struct MaddubsSums {
         TREADLE_UNROLL for (int n = 0; n < N; ++n) s[0][n] = s[1][n] = zero(n);
     }
 
-    // Adds groups A and B with the weights a[half] and b[half]; x = the first token's quants, int8 [8][T][4].
+    // Adds groups A and B with the weights a[half] and b[half], in the order (0, 4), (1, 5), (2, 6), (3, 7), or any for
+    // six and eight bits; x = the first token's quants, int8 [8][T][4].
     template <int A, int B>
     TREADLE_INLINE void add(const __m256i* a, const __m256i* b, const int8_t* x) {
         TREADLE_UNROLL for (int n = 0; n < N; ++n) {
@@ -48,8 +50,13 @@ struct MaddubsSums {
                     keep_chain(s[h][n]);
                     s[h][n] = _mm256_add_epi32(s[h][n], widen(signed_products(b[h], x_b)));
                 } else {
-                    const __m256i both =
-                        _mm256_add_epi16(_mm256_maddubs_epi16(a[h], x_a), _mm256_maddubs_epi16(b[h], x_b));
+                    __m256i both = _mm256_add_epi16(_mm256_maddubs_epi16(a[h], x_a), _mm256_maddubs_epi16(b[h], x_b));
+                    if constexpr (kBits == 5 && A % 2 == 0) {
+                        narrow[h][n] = both;
+                        keep_chain(narrow[h][n]);
+                        continue;
+                    }
+                    if constexpr (kBits == 5) both = _mm256_add_epi16(narrow[h][n], both);
                     s[h][n] = _mm256_add_epi32(s[h][n], widen(both));
                 }
                 keep_chain(s[h][n]);
