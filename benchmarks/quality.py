@@ -2,8 +2,13 @@
 
 Reports how often both would choose the same next token, how far their distributions diverge, and each perplexity. Both
 round activations to eight bits, each in its own way; with --exact both are also held against llama.cpp on a copy of
+<<<<<<< HEAD
 the file with float32 weights, where nothing is rounded. TREADLE_ISA=avx2 (or another table's name) chooses Treadle's
 kernels; all give the same bits, so they should give the same figures. compare.py measures speed.
+=======
+the file with float32 weights, where nothing is rounded. With --kv-type q8_0 Treadle is held against itself with f16
+keys and values, too, which shows what that rounding alone changes. compare.py measures speed.
+>>>>>>> ad687e1 (Let LLM, the commands and the environment choose the KV type)
 """
 
 from __future__ import annotations
@@ -40,7 +45,7 @@ TEXTS = [
     ),
     *sorted((REPOSITORY / "docs").rglob("*.md")),
 ]
-OURS, EXACT = "treadle", "exact"
+OURS, EXACT, OURS_F16 = "treadle", "exact", "treadle f16"
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -50,6 +55,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=4096, help="how many predictions to compare at least")
     parser.add_argument("--window", type=int, default=512, help="tokens read from an empty cache at a time")
     parser.add_argument("--text", type=Path, nargs="*", help="text files to read instead of this repository's own")
+    parser.add_argument("--kv-type", default="f16", help="how Treadle keeps keys and values: f16 or q8_0")
     parser.add_argument("--exact", action="store_true", help="compare both with unrounded activations, too; slow")
     return parser.parse_args()
 
@@ -104,17 +110,20 @@ class Measurement:
 
     def start(self) -> None:
         rival = self.arguments.rival
-        self._load(OURS, OURS, self.arguments.model)
+        kv_type = self.arguments.kv_type
+        self._load(OURS, OURS, self.arguments.model, kv_type=kv_type)
+        if kv_type != "f16":
+            self._load(OURS_F16, OURS, self.arguments.model)
         self._load(rival, rival, self.arguments.model)
         if self.arguments.exact:
             print("writing the float32 copy", file=sys.stderr)
             self._load(EXACT, rival, write_float_copy(self.arguments.model, self.folder / "exact.gguf"))
-        references = [(OURS, rival), (OURS, EXACT), (rival, EXACT)]
-        self.pairs = {pair: [] for pair in references if pair[1] in self.engines}
+        references = [(OURS, rival), (OURS, OURS_F16), (OURS, EXACT), (OURS_F16, EXACT), (rival, EXACT)]
+        self.pairs = {pair: [] for pair in references if self.engines.keys() >= set(pair)}
 
-    def _load(self, name: str, engine: str, path: Path) -> None:
+    def _load(self, name: str, engine: str, path: Path, **settings: str) -> None:
         self.engines[name] = EngineProcess(engine, pythons(self.arguments)[engine])
-        self.facts[name] = self.engines[name].ask("load", path=str(path), threads=self.arguments.threads)
+        self.facts[name] = self.engines[name].ask("load", path=str(path), threads=self.arguments.threads, **settings)
 
     def read(self, tokens: list[int]) -> None:
         logits = {}

@@ -19,7 +19,8 @@ CACHE_STEP = 256
 
 
 class Engine:
-    def __init__(self, path: str, threads: int) -> None:
+    def __init__(self, path: str, threads: int, kv_type: str = "f16") -> None:
+        self.kv_type = kv_type
         self.cpus = list(plan_threads(threads).cpus)
         file = _native.GgufFile.open(path)
         self.model = _native.Model.load(file, isa=Settings.from_environment().isa, cpus=self.cpus)
@@ -42,6 +43,7 @@ class Engine:
         return {
             "version": f"treadle {release}",
             "build": self.model.isa,
+            "kv_type": self.kv_type,
             "decode_bytes": self.model.decode_bytes,
             "layer_weights": self.layer_weights,
             "head_weights": self.head_weights,
@@ -83,7 +85,11 @@ class Engine:
         self.blocks_per_stream = shape[1] // _native.KV_BLOCK_TOKENS
         if is_new:
             self.runtimes[shape] = _native.Runtime(
-                self.model, cpus=self.cpus, num_blocks=streams * self.blocks_per_stream, max_batch_tokens=BATCH_TOKENS
+                self.model,
+                cpus=self.cpus,
+                num_blocks=streams * self.blocks_per_stream,
+                max_batch_tokens=BATCH_TOKENS,
+                kv_type=self.kv_type,
             )
         self.runtime = self.runtimes[shape]
         return is_new

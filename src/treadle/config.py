@@ -22,6 +22,7 @@ _VARIABLES = {
     "TREADLE_DISK_CACHE": "disk for KV blocks",
     "TREADLE_HOME": "a folder for models and caches",
     "TREADLE_ISA": "the name of a kernel table",
+    "TREADLE_KV_TYPE": "how keys and values are kept, f16 or q8_0",
     "TREADLE_MEMORY": "memory for weights, KV blocks and caches",
     "TREADLE_RAM_CACHE": "memory for KV blocks beyond the pool",
 }
@@ -35,6 +36,7 @@ class Settings:
 
     home: Path
     isa: str = ""
+    kv_type: str = ""
     memory_bytes: int | None = None
     ram_cache_bytes: int = 0
     disk_cache_bytes: int = 0
@@ -46,6 +48,7 @@ class Settings:
         return cls(
             home=_home(environ),
             isa=environ.get("TREADLE_ISA", "").strip(),
+            kv_type=environ.get("TREADLE_KV_TYPE", "").strip(),
             memory_bytes=_bytes(environ, "TREADLE_MEMORY"),
             ram_cache_bytes=_bytes(environ, "TREADLE_RAM_CACHE") or 0,
             disk_cache_bytes=_bytes(environ, "TREADLE_DISK_CACHE") or 0,

@@ -61,6 +61,23 @@ def test_the_kernels_can_be_chosen(tiny_path: Path, monkeypatch: pytest.MonkeyPa
         LLM(tiny_path, isa="sse9")
 
 
+def test_the_kv_type_can_be_chosen(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with LLM(tiny_path) as llm:
+        plain = llm.report.memory_plan
+    with LLM(tiny_path, kv_type="q8_0") as llm:
+        small = llm.report.memory_plan
+        assert len(llm.generate("the inn", GREEDY).token_ids) == 8
+    assert (plain.kv_type, small.kv_type) == ("f16", "q8_0")
+    assert small.kv_bytes < plain.kv_bytes
+    monkeypatch.setenv("TREADLE_KV_TYPE", "q8_0")
+    with LLM(tiny_path) as llm:
+        assert llm.report.memory_plan.kv_type == "q8_0"
+    with LLM(tiny_path, kv_type="f16") as llm:
+        assert llm.report.memory_plan.kv_type == "f16"
+    with pytest.raises(UsageError, match="kv_type: expected one of f16, q8_0, found 'int8'"):
+        LLM(tiny_path, kv_type="int8")
+
+
 @pytest.mark.parametrize("settings", [{"threads": 0}, {"context": 0}, {"context": 513}])
 def test_refuses_settings_out_of_range(tiny_path: Path, settings: dict[str, int]) -> None:
     with pytest.raises(UsageError):

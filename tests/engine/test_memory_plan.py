@@ -130,3 +130,18 @@ def test_at_most_a_quarter_of_memory_is_for_blocks_beyond_the_pool() -> None:
     assert plan(ram_cache_bytes=500 * MB).ram_cache_bytes == 500 * MB
     with pytest.raises(UsageError, match=r"ram_cache: expected at most 500 MB, a quarter of the 2,000 MB .* 501 MB"):
         plan(ram_cache_bytes=501 * MB)
+
+
+def test_q8_0_blocks_take_17_bytes_instead_of_32() -> None:
+    needs = replace(NEEDS, head_dim=32)
+    plain, small = plan(needs=needs), plan(needs=needs, kv_type="q8_0")
+    assert (plain.kv_type, small.kv_type) == ("f16", "q8_0")
+    assert plain.num_blocks == small.num_blocks
+    assert small.kv_bytes * 32 == plain.kv_bytes * 17
+
+
+def test_refuses_a_kv_type_that_does_not_suit_the_heads() -> None:
+    with pytest.raises(UsageError, match="q8_0 rounds groups of 32 values, and the heads of tiny have 16"):
+        plan(kv_type="q8_0")
+    with pytest.raises(UsageError, match="kv_type: expected one of f16, q8_0, found 'q4_0'"):
+        plan(kv_type="q4_0")

@@ -12,7 +12,7 @@ from oracles.tiny_model import TinyModel
 from treadle import _native
 from treadle.engine.block_pool import BlockPool
 from treadle.engine.engine import Engine
-from treadle.engine.memory_plan import KV_BLOCK_TOKENS
+from treadle.engine.kv_type import KV_BLOCK_TOKENS
 from treadle.engine.output import TextOutput
 from treadle.engine.request import Request, TokenEvent
 from treadle.engine.runner import NativeRunner

@@ -56,6 +56,7 @@ def chat(
     memory: options.Memory = None,
     ram_cache: options.RamCache = None,
     disk_cache: options.DiskCache = None,
+    kv_type: options.KvType = None,
     threads: options.Threads = None,
     mlock: options.Mlock = False,
     quiet: options.Quiet = False,  # noqa: ARG001  its callback has told the console
@@ -82,6 +83,7 @@ def chat(
         memory=memory,
         ram_cache=ram_cache,
         disk_cache=disk_cache,
+        kv_type=kv_type,
         threads=threads,
         mlock=mlock,
     ) as llm:

@@ -63,7 +63,9 @@ def _describe(report: LoadReport) -> None:
     console.detail(f"model: {report.name} ({report.architecture}), {report.path}")
     console.detail(f"kernels: {report.isa}")
     console.detail(threads.reason)
-    console.detail(f"context: {memory.context} tokens ({memory.reason}), {memory.num_blocks} KV blocks")
+    console.detail(
+        f"context: {memory.context} tokens ({memory.reason}), {memory.num_blocks} {memory.kv_type} KV blocks"
+    )
     console.detail(
         f"memory: weights {report.weight_bytes / 1e6:.0f} MB, KV up to {memory.kv_bytes / 1e6:.0f} MB, "
         f"scratch up to {memory.scratch_bytes / 1e6:.0f} MB, "

@@ -15,6 +15,7 @@ __all__ = [
     "DEFAULT_MODEL",
     "Context",
     "DiskCache",
+    "KvType",
     "MaxTokens",
     "Memory",
     "MinP",
@@ -65,6 +66,10 @@ RamCache = Annotated[
 ]
 DiskCache = Annotated[
     str | None, typer.Option("--disk-cache", help="Disk for prompts computed before, such as 4GiB; none by default.")
+]
+KvType = Annotated[
+    str | None,
+    typer.Option("--kv-type", help="How the context is kept: f16, or q8_0, which takes half the memory."),
 ]
 Threads = Annotated[
     int | None, typer.Option("--threads", "-t", help="Threads that compute; by default the usable physical cores.")

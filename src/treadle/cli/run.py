@@ -52,6 +52,7 @@ def run(
     memory: options.Memory = None,
     ram_cache: options.RamCache = None,
     disk_cache: options.DiskCache = None,
+    kv_type: options.KvType = None,
     threads: options.Threads = None,
     mlock: options.Mlock = False,
     quiet: options.Quiet = False,  # noqa: ARG001  its callback has told the console
@@ -80,6 +81,7 @@ def run(
         memory=memory,
         ram_cache=ram_cache,
         disk_cache=disk_cache,
+        kv_type=kv_type,
         threads=threads,
         mlock=mlock,
     ) as llm:

@@ -51,6 +51,8 @@ class LLM:
         threads: Threads that compute; by default the physical cores this process may use.
         mlock: Keep the model out of swap; warns (``RuntimeWarning``) and goes on where the system forbids it.
         isa: Name of the kernels to use ("ref", "avx2", ...); by default the best this CPU runs, or ``TREADLE_ISA``.
+        kv_type: How keys and values of the context are kept: "f16", or "q8_0", which takes about half the memory and
+            is slightly less exact. By default ``TREADLE_KV_TYPE``, or else "f16".
         progress: Called while the weights load with the bytes done and the bytes in all.
 
     Raises:
@@ -71,6 +73,7 @@ class LLM:
         threads: int | None = None,
         mlock: bool = False,
         isa: str | None = None,
+        kv_type: str | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         loaded = load_model(
@@ -82,6 +85,7 @@ class LLM:
             threads=threads,
             mlock=mlock,
             isa=isa,
+            kv_type=kv_type,
             progress=progress,
         )
         self._host = ModelHost(loaded)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from treadle.config import Settings, parse_bytes
 from treadle.engine.file_digest import FileStamp, stamp_files
+from treadle.engine.kv_type import DEFAULT_KV_TYPE
 from treadle.engine.memory_plan import KV_BLOCK_TOKENS, MAX_BATCH_TOKENS, MemoryPlan, plan_memory
 from treadle.engine.open_store import open_block_store
 from treadle.engine.runner import CORE_PATH, NativeRunner
@@ -44,6 +45,7 @@ class LoadOptions(TypedDict, total=False):
     threads: int | None
     mlock: bool
     isa: str | None
+    kv_type: str | None
     progress: Callable[[int, int], None] | None
 
 
@@ -88,6 +90,7 @@ def load_model(
     threads: int | None = None,
     mlock: bool = False,
     isa: str | None = None,
+    kv_type: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> LoadedModel:
     """Load a model; the arguments are those of ``LLM``."""
@@ -105,9 +108,10 @@ def load_model(
         ram_cache_bytes=settings.ram_cache_bytes,
         has_disk_cache=settings.disk_cache_bytes > 0,
         context=context,
+        kv_type=settings.kv_type or DEFAULT_KV_TYPE if kv_type is None else kv_type,
     )
     isa = settings.isa if isa is None else isa
-    tokenizer, template, runner = _load_parts(file, isa, thread_plan.cpus, memory_plan.num_blocks, progress)
+    tokenizer, template, runner = _load_parts(file, isa, thread_plan.cpus, memory_plan, progress)
     if mlock:
         _lock_memory(runner, memory_plan)
     block_store = open_block_store(
@@ -153,7 +157,7 @@ def _stamp(file: ModelFile) -> FileStamp | None:
 
 
 def _load_parts(
-    file: ModelFile, isa: str, cpus: list[int], num_blocks: int, progress: Callable[[int, int], None] | None
+    file: ModelFile, isa: str, cpus: list[int], plan: MemoryPlan, progress: Callable[[int, int], None] | None
 ) -> tuple[Tokenizer, ChatTemplate | None, NativeRunner]:
     """Build the tokenizer while the native side packs weights, which it does without the interpreter's lock."""
     is_abandoned = threading.Event()
@@ -171,7 +175,8 @@ def _load_parts(
                 file,
                 isa=isa,
                 cpus=cpus,
-                num_blocks=num_blocks,
+                num_blocks=plan.num_blocks,
+                kv_type=plan.kv_type,
                 max_batch_tokens=MAX_BATCH_TOKENS,
                 progress=report,
             )

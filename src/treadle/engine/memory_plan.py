@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from treadle.engine.kv_type import DEFAULT_KV_TYPE, KV_BLOCK_TOKENS, check_kv_type, kv_block_bytes
 from treadle.errors import CapacityError, UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ __all__ = [
 ]
 
 DEFAULT_CONTEXT = 8192
-KV_BLOCK_TOKENS = 32
 MAX_BATCH_TOKENS = 512
 MAX_NUM_REQUESTS = 16
 
@@ -57,6 +57,7 @@ class MemoryPlan:
     reason: str
     ram_cache_bytes: int = 0
     disk_buffer_bytes: int = 0
+    kv_type: str = DEFAULT_KV_TYPE
 
 
 def plan_memory(
@@ -69,6 +70,7 @@ def plan_memory(
     ram_cache_bytes: int = 0,
     has_disk_cache: bool = False,
     context: int | None = None,
+    kv_type: str = DEFAULT_KV_TYPE,
 ) -> MemoryPlan:
     """Choose the context and the number of KV blocks.
 
@@ -82,21 +84,23 @@ def plan_memory(
         ram_cache_bytes: Memory for KV blocks beyond the pool.
         has_disk_cache: Whether there must be memory for blocks on their way to the disk, too.
         context: Tokens asked for; by default the smallest of the model's, 8192 and what fits.
+        kv_type: How keys and values are kept, one of ``KV_TYPES``.
 
     Raises:
-        UsageError: ``context`` is below 2 or above what the model was trained for, or ``ram_cache_bytes`` is more than
-            a quarter of the memory.
+        UsageError: ``context`` is below 2 or above what the model was trained for, ``ram_cache_bytes`` is more than a
+            quarter of the memory, or ``kv_type`` is none of them or does not suit the model.
         CapacityError: The weights, or the context asked for, do not fit; says the largest context that does. Or
             ``memory_bytes`` is more than this process could ever have.
     """
     _check_context(name, model, context)
+    check_kv_type(kv_type, name, model)
     if memory_bytes is not None:
         budget = _chosen_budget(budget, memory_bytes)
     _check_ram_cache(ram_cache_bytes, budget)
     disk_buffer_bytes = DISK_BUFFER_BYTES if has_disk_cache else 0
     scratch_bytes = _scratch_bytes(model)
     fixed_bytes = file_bytes + scratch_bytes + ram_cache_bytes + disk_buffer_bytes
-    block_bytes = model.kv_bytes_per_token * KV_BLOCK_TOKENS
+    block_bytes = kv_block_bytes(model, kv_type)
     largest_blocks = (budget.available_bytes - fixed_bytes) // block_bytes
     largest = min(model.context_length, largest_blocks * KV_BLOCK_TOKENS)
     if largest_blocks < 1 or (context or 0) > largest:
@@ -115,6 +119,7 @@ def plan_memory(
         reason=_reason(context, chosen, model),
         ram_cache_bytes=ram_cache_bytes,
         disk_buffer_bytes=disk_buffer_bytes,
+        kv_type=kv_type,
     )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from treadle import _native
+from treadle.engine.kv_type import DEFAULT_KV_TYPE
 from treadle.engine.plan import Sample, StepPlan, StepResult
 
 if TYPE_CHECKING:
@@ -27,9 +28,13 @@ CORE_PATH = Path(_native.__file__)
 class NativeRunner:
     """A model in memory, the threads that compute it and the KV blocks it writes."""
 
-    def __init__(self, model: _native.Model, *, cpus: list[int], num_blocks: int, max_batch_tokens: int) -> None:
+    def __init__(
+        self, model: _native.Model, *, cpus: list[int], num_blocks: int, max_batch_tokens: int, kv_type: str
+    ) -> None:
         self.model = model
-        self._runtime = _native.Runtime(model, cpus=cpus, num_blocks=num_blocks, max_batch_tokens=max_batch_tokens)
+        self._runtime = _native.Runtime(
+            model, cpus=cpus, num_blocks=num_blocks, max_batch_tokens=max_batch_tokens, kv_type=kv_type
+        )
 
     @classmethod
     def load(
@@ -40,11 +45,12 @@ class NativeRunner:
         cpus: list[int],
         num_blocks: int,
         max_batch_tokens: int,
+        kv_type: str = DEFAULT_KV_TYPE,
         progress: Callable[[int, int], None] | None = None,
     ) -> NativeRunner:
         """Read the weights into the layout of the chosen kernels; ``progress`` hears bytes done and bytes in all."""
         model = _native.Model.load(file.native, isa=isa, cpus=cpus, progress=progress)
-        return cls(model, cpus=cpus, num_blocks=num_blocks, max_batch_tokens=max_batch_tokens)
+        return cls(model, cpus=cpus, num_blocks=num_blocks, max_batch_tokens=max_batch_tokens, kv_type=kv_type)
 
     @property
     def block_memory(self) -> _native.Runtime:
