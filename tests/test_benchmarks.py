@@ -77,3 +77,21 @@ def test_neighbour_reports_what_is_left(tmp_path: Path) -> None:
         assert pair["beside"] > 0
     assert set(report["failures"]) == {"llama.cpp"}
     assert "llama.cpp could not run" in run.stdout
+
+
+@pytest.mark.slow
+def test_serving_reports_agents_and_servers_that_cannot_run(tmp_path: Path) -> None:
+    model = TinyModel().write(tmp_path / "tiny.gguf")
+    report_path = tmp_path / "report.json"
+    options = ["--out", report_path, "--threads", "1", "--rounds", "2", "--agents", "3", "--turns", "2"]
+    options += ["--system-words", "20", "--result-words", "5", "--answer-tokens", "12", "--context", "512"]
+    options += ["--llama-server", "/does/not/exist", "--vllm", "false"]
+    run = run_benchmark("serving.py", model, *options)
+    results = json.loads(report_path.read_text())["results"]
+    assert len(results["treadle"]["rounds"]) == 2
+    for figures in results["treadle"]["rounds"]:
+        assert figures["tasks_per_minute"] > 0
+        assert figures["prompt_tokens"] > figures["cached_tokens"] > 0  # the agents share a prompt, rounds do not
+    assert "FileNotFoundError" in results["llama.cpp"]["failure"]
+    assert "its process ended with status 1" in results["vllm"]["failure"]
+    assert "llama.cpp failed: " in run.stdout

@@ -1,0 +1,238 @@
+"""What serving.py can put a load on: the engine in this process, servers that it starts itself, any URL."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import httpx
+
+from treadle import AsyncLLM, SamplingParams
+
+HERE = Path(__file__).parent
+READY_SECONDS = 600
+Messages = list[dict[str, str]]
+
+
+@dataclass
+class Usage:
+    """What an answer says about its prompt."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+
+
+class Target(Protocol):
+    """Answers conversations greedily and with exactly as many tokens as asked for."""
+
+    name: str
+
+    async def start(self) -> None: ...
+
+    async def ask(self, messages: Messages, num_tokens: int, on_text: Callable[[str], None]) -> Usage: ...
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def facts(self) -> dict[str, Any]: ...
+
+
+class InProcess:
+    """Treadle as a library, in the process and the event loop of the benchmark."""
+
+    name = "treadle"
+
+    def __init__(self, model: Path, **options: Any) -> None:
+        self._model = model
+        self._options = options
+        self._llm: AsyncLLM | None = None
+
+    @property
+    def llm(self) -> AsyncLLM:
+        assert self._llm is not None
+        return self._llm
+
+    async def start(self) -> None:
+        self._llm = await AsyncLLM.load(self._model, **self._options)
+
+    async def ask(self, messages: Messages, num_tokens: int, on_text: Callable[[str], None]) -> Usage:
+        params = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True)
+        completion = None
+        async with self.llm.generate(self.llm.chat_prompt(messages), params) as stream:
+            async for chunk in stream:
+                if chunk.text:
+                    on_text(chunk.text)
+                completion = chunk.completion
+        assert completion is not None
+        return Usage(completion.prompt_tokens, completion.cached_tokens)
+
+    def pause(self) -> None:
+        """Do nothing: an engine without requests sleeps."""
+
+    resume = pause
+
+    async def close(self) -> None:
+        if self._llm is not None:
+            await self._llm.close()
+
+    def facts(self) -> dict[str, Any]:
+        stats = self.llm.stats()
+        return {
+            "kernels": self.llm.report.isa,
+            "overhead_share": stats.steps.overhead_share,
+            "resident_bytes": stats.resident_bytes,
+        }
+
+
+class HttpTarget:
+    """Any server that speaks the OpenAI chat API."""
+
+    def __init__(self, name: str, url: str, model: str) -> None:
+        self.name = name
+        self._url = url.rstrip("/")
+        self._model = model
+        # A connection for each request: some servers close idle ones just when the next request is on its way.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        self._client = httpx.AsyncClient(timeout=None, limits=limits, trust_env=False)
+
+    async def start(self) -> None:
+        for _ in range(READY_SECONDS):
+            with contextlib.suppress(httpx.TransportError):
+                if (await self._client.get(f"{self._url}/health")).status_code == httpx.codes.OK:
+                    return
+            self.check_alive()
+            await asyncio.sleep(1)
+        raise TimeoutError(f"{self._url} was not ready after {READY_SECONDS} s")
+
+    async def ask(self, messages: Messages, num_tokens: int, on_text: Callable[[str], None]) -> Usage:
+        body = {
+            "model": self._model,
+            "messages": messages,
+            "max_tokens": num_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        usage = Usage()
+        async with self._client.stream("POST", f"{self._url}/v1/chat/completions", json=body) as response:
+            if response.is_error:
+                raise RuntimeError(f"{response.status_code} {(await response.aread())[:500]!r}")
+            async for line in response.aiter_lines():
+                if not line.startswith("data: {"):
+                    continue
+                event = json.loads(line[6:])
+                if "error" in event:
+                    raise RuntimeError(str(event["error"]))
+                for choice in event["choices"]:
+                    if text := choice["delta"].get("content"):
+                        on_text(text)
+                if found := event.get("usage"):
+                    details = found.get("prompt_tokens_details") or {}
+                    usage = Usage(found["prompt_tokens"], details.get("cached_tokens") or 0)
+        return usage
+
+    def check_alive(self) -> None:
+        """Raise if the server is known to be gone."""
+
+    def pause(self) -> None:
+        """Do nothing: somebody else's process."""
+
+    resume = pause
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    def facts(self) -> dict[str, Any]:
+        return {"url": self._url}
+
+
+class ServerProcess(HttpTarget):
+    """A server in a process group of its own, stopped while others are measured: some engines spin when idle."""
+
+    def __init__(self, name: str, command: list[str], *, url: str = "", model: str = "default") -> None:
+        super().__init__(name, url, model)
+        self._command = command
+        self._facts: dict[str, Any] = {"command": " ".join(Path(part).name for part in command)}
+        self._process: subprocess.Popen[str] | None = None
+
+    async def start(self) -> None:
+        announces = not self._url
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE if announces else sys.stderr.fileno(),
+            text=True,
+            start_new_session=True,
+        )
+        if announces:
+            assert self._process.stdout is not None
+            line = await asyncio.to_thread(self._process.stdout.readline)
+            if not line:
+                raise RuntimeError(f"its process ended with status {await asyncio.to_thread(self._process.wait)}")
+            self._facts |= json.loads(line)
+            self._url = self._facts.pop("url")
+        await super().start()
+
+    def check_alive(self) -> None:
+        if self._process is not None and (status := self._process.poll()) is not None:
+            raise RuntimeError(f"its process ended with status {status}")
+
+    def pause(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    async def close(self) -> None:
+        await super().close()
+        self._signal(signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait()
+
+    def facts(self) -> dict[str, Any]:
+        assert self._process is not None
+        return {**self._facts, "resident_bytes": resident_bytes(self._process.pid)}
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+
+def resident_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def llama_server(python: str, model: Path, threads: int, slots: int, context: int) -> ServerProcess:
+    script = HERE / "peers/llama_server.py"
+    return ServerProcess("llama.cpp", [python, str(script), str(model), str(threads), str(slots), str(context)])
+
+
+def vllm_server(python: str, model: Path, port: int, context: int) -> ServerProcess:
+    """vLLM reads no GGUF file here but a folder with bf16 weights beside it, named like it and with `-bf16`."""
+    folder = model.with_name(model.stem + "-bf16")
+    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--dtype", "bfloat16"]
+    command += ["--max-model-len", str(context), "--port", str(port), "--host", "127.0.0.1"]
+    command += ["--enable-prefix-caching", "--no-enable-log-requests", "--served-model-name", "default"]
+    return ServerProcess("vllm", command, url=f"http://127.0.0.1:{port}")
+
+
+def treadle_server(model: Path, port: int, threads: int) -> ServerProcess:
+    command = [sys.executable, "-m", "treadle", "serve", str(model), "--port", str(port), "--threads", str(threads)]
+    return ServerProcess("treadle serve", command, url=f"http://127.0.0.1:{port}", model=model.stem)
