@@ -143,6 +143,9 @@ void write_kv_block(Runtime& runtime, int64_t block_id, const Bytes& data) {
 void bind_runtime(nb::module_& m) {
     m.attr("KV_BLOCK_TOKENS") = static_cast<int>(kKvBlockTokens);
 
+    m.def("trim_heap", &trim_heap, nb::call_guard<nb::gil_scoped_release>(),
+          "Give memory that was freed back to the system.");
+
     nb::class_<Model>(m, "Model", "Packed weights of one model file.")
         .def_static("load", &load_model, "gguf"_a, nb::kw_only(), "isa"_a = "", "cpus"_a, "progress"_a = nb::none(),
                     "Read, check and pack a model; `progress(bytes_done, bytes_total)` is called now and then.")

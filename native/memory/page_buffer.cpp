@@ -1,4 +1,7 @@
 #include <sys/mman.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include <cerrno>
 #include <cstring>
@@ -34,6 +37,12 @@ PageBuffer& PageBuffer::operator=(PageBuffer&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(num_bytes_, other.num_bytes_);
     return *this;
+}
+
+void trim_heap() {
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
 }
 
 int PageBuffer::lock() const { return data_ == nullptr || mlock(data_, num_bytes_) == 0 ? 0 : errno; }

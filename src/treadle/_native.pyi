@@ -63,6 +63,9 @@ class Sampler:
 
 KV_BLOCK_TOKENS: int = 32
 
+def trim_heap() -> None:
+    """Give memory that was freed back to the system."""
+
 class Model:
     """Packed weights of one model file."""
 

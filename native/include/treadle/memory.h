@@ -29,6 +29,9 @@ class PageBuffer {
     size_t num_bytes_ = 0;
 };
 
+// Gives memory that was freed with free() and delete back to the system, where the C library keeps it otherwise.
+void trim_heap();
+
 // Hands out aligned pieces of a buffer; first measure with a null base, then again over the real one.
 class Carver {
  public:

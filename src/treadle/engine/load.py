@@ -192,6 +192,7 @@ def _read_text_parts(file: ModelFile) -> tuple[Tokenizer, ChatTemplate | None]:
     from treadle.models.tokenizer import Tokenizer  # noqa: PLC0415
 
     tokenizer = Tokenizer.from_metadata(file.metadata)
+    NativeRunner.trim_heap()  # it left tens of MB behind, and the weights still have to come
     return tokenizer, ChatTemplate.from_metadata(file.metadata, tokenizer.vocabulary)
 
 

@@ -57,6 +57,11 @@ class NativeRunner:
         """The KV blocks as bytes: ``kv_block_bytes``, ``kv_layout``, ``read_kv_block``, ``write_kv_block``."""
         return self._runtime
 
+    @staticmethod
+    def trim_heap() -> None:
+        """Give memory that was freed, by Python too, back to the system."""
+        _native.trim_heap()
+
     def create_sampler(self, params: SamplingParams, seed: int, prompt_ids: Sequence[int]) -> _native.Sampler:
         """Return the sampling state of a new request."""
         sampler = _native.Sampler(
