@@ -28,6 +28,8 @@ from engines import (
 )
 
 CONDITIONS = ("alone", "beside")
+# Ends by itself when this program is killed.
+BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(10000))"
 
 # By work and engine, for each round by condition: tokens per second.
 Speeds = dict[str, dict[str, list[dict[str, float]]]]
@@ -55,7 +57,7 @@ def neighbours(cpus: list[int], nice: int) -> Iterator[None]:
     processes = []
     try:
         for cpu in cpus:
-            processes.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            processes.append(subprocess.Popen([sys.executable, "-c", BUSY]))
             os.sched_setaffinity(processes[-1].pid, {cpu})
             os.setpriority(os.PRIO_PROCESS, processes[-1].pid, nice)
         yield

@@ -115,6 +115,7 @@ class Bench:
 
     def __init__(self, loaded: LoadedModel, context: int) -> None:
         self.loaded = loaded
+        self.num_requests = 0
         self.engine = Engine(
             Scheduler(
                 BlockPool(loaded.report.memory_plan.num_blocks, KV_BLOCK_TOKENS),
@@ -126,7 +127,7 @@ class Bench:
         )
 
     def decode(self, streams: int, context: int, steps: int) -> Meter:
-        requests = [self._submit(context, seed) for seed in range(streams)]
+        requests = [self._submit(context) for _ in range(streams)]
         while not all(request.answer_ids for request in requests):
             self.engine.step()
         meter = Meter(self.loaded.runner)
@@ -141,14 +142,15 @@ class Bench:
         meter = Meter(self.loaded.runner)
         for number in range(repeats):
             for timed in ORDERS[number % 2]:
-                request = self._submit(length, number)
+                request = self._submit(length)
                 while not request.answer_ids:
                     meter.run(self.engine.step, 1, timed=timed)
                 self.engine.cancel(request)
         return meter
 
-    def _submit(self, num_tokens: int, seed: int) -> Request:
-        vocab_size = self.loaded.tokenizer.vocab_size
+    def _submit(self, num_tokens: int) -> Request:
+        self.num_requests += 1  # a prompt of its own, of which nothing is in the cache
+        seed, vocab_size = self.num_requests, self.loaded.tokenizer.vocab_size
         prompt = [random.Random(f"{seed} {index}").randrange(vocab_size // 2) for index in range(num_tokens)]
         request = Request(
             request_id=seed,
