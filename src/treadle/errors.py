@@ -2,6 +2,7 @@
 
 TreadleError
 ├── UsageError          the caller: a wrong setting, request or path            exit 1, HTTP 400
+│   ├── ContextError    the prompt: too long for the context
 │   ├── TemplateError   the messages or the model's chat template
 │   └── DownloadError   the source, the network, the disk
 ├── ModelFileError      whoever made the model file                             exit 1, HTTP 400
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 __all__ = [
     "CapacityError",
+    "ContextError",
     "DeadlineError",
     "DownloadError",
     "InternalError",
@@ -43,6 +45,10 @@ class TreadleError(Exception):
 
 class UsageError(TreadleError):
     """The caller asked for something that cannot be."""
+
+
+class ContextError(UsageError):
+    """A prompt leaves no room for an answer in the context."""
 
 
 class TemplateError(UsageError):

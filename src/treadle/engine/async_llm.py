@@ -25,9 +25,11 @@ from treadle.engine.sampling import SamplingParams
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from treadle.engine.grammar import Grammars
     from treadle.engine.guide import Constraint
     from treadle.engine.load import LoadedModel, LoadOptions, LoadReport
     from treadle.engine.statistics import EngineStats
+    from treadle.models.tokenizer import Tokenizer
 
 __all__ = ["AsyncCompletionStream", "AsyncLLM"]
 
@@ -84,6 +86,21 @@ class AsyncLLM:
     def has_chat_template(self) -> bool:
         """Tell whether the model's file carries the template that ``chat_prompt`` needs."""
         return self._host.prompts.has_chat_template
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Return the model's tokenizer."""
+        return self._host.tokenizer
+
+    @property
+    def template_source(self) -> str:
+        """Return the text of the model's chat template, empty if the file carries none."""
+        return self._host.prompts.template_source
+
+    @property
+    def grammars(self) -> Grammars:
+        """Return what compiles grammars for this model; their constraints are for ``generate``."""
+        return self._host.grammars
 
     def chat_prompt(
         self, messages: Messages, *, tools: Sequence[dict[str, Any]] | None = None, **variables: Any

@@ -19,6 +19,7 @@ from treadle.engine.answer import Answer
 from treadle.engine.block_pool import BlockPool
 from treadle.engine.engine import Engine
 from treadle.engine.engine_thread import EngineThread, closed_error
+from treadle.engine.grammar import Grammars
 from treadle.engine.guide import Constraint, Guide
 from treadle.engine.memory_plan import KV_BLOCK_TOKENS, MAX_BATCH_TOKENS, MAX_NUM_REQUESTS
 from treadle.engine.output import TextOutput
@@ -73,6 +74,7 @@ class ModelHost:
     def __init__(self, loaded: LoadedModel, *, after_step: Callable[[], None] | None = None) -> None:
         self.report = loaded.report
         self.tokenizer = loaded.tokenizer
+        self.grammars = Grammars(loaded.tokenizer)
         self.prompts = PromptReader(self.report.name, loaded.tokenizer, loaded.template)
         pool = BlockPool(self.report.memory_plan.num_blocks, KV_BLOCK_TOKENS)
         self.scheduler = Scheduler(
@@ -180,7 +182,7 @@ class ModelHost:
             )
         now = time.perf_counter()
         # A chat's answer is a text of its own; a prompt's answer goes on from the prompt.
-        stream = self.tokenizer.stream(continuation=not prompt.is_chat)
+        stream = self.tokenizer.stream(continuation=not prompt.is_chat, shown_ids=prompt.shown_ids)
         return Request(
             request_id=next(self._ids),
             prompt_ids=prompt.token_ids,

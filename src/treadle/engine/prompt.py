@@ -24,12 +24,14 @@ class EncodedPrompt:
     """A prompt that is ready to be answered.
 
     ``is_chat`` says that the answer is a text of its own and not the continuation of one; ``text`` is what a chat
-    template made of the conversation, and empty for other prompts.
+    template made of the conversation, and empty for other prompts. ``shown_ids`` are control tokens that belong to the
+    text of the answer, such as those around a tool call.
     """
 
     token_ids: Sequence[int]
     is_chat: bool = False
     text: str = ""
+    shown_ids: frozenset[int] = frozenset()
 
 
 Prompt = str | Sequence[int] | EncodedPrompt
@@ -49,6 +51,11 @@ class PromptReader:
     def has_chat_template(self) -> bool:
         """Tell whether the model's file carries a chat template."""
         return self._template is not None
+
+    @property
+    def template_source(self) -> str:
+        """Return the text of the chat template, empty if the file carries none."""
+        return "" if self._template is None else self._template.source
 
     def read(self, prompt: object) -> EncodedPrompt:
         """Encode text, whose control tokens are plain text, or check a list of token ids.

@@ -16,7 +16,7 @@ from treadle.engine.prefix_cache import PrefixCache
 from treadle.engine.request import Request, TokenEvent
 from treadle.engine.request_line import RequestLine
 from treadle.engine.step_costs import StepCosts
-from treadle.errors import CapacityError, DeadlineError, TreadleError, UsageError
+from treadle.errors import CapacityError, ContextError, DeadlineError, TreadleError, UsageError
 
 __all__ = ["DEFAULT_SLOWDOWN", "Scheduler"]
 
@@ -129,7 +129,7 @@ class Scheduler:
         if num_prompt_tokens == 0:
             raise UsageError("the prompt is empty: there is no token to continue from")
         if num_prompt_tokens >= self.context:
-            raise UsageError(
+            raise ContextError(
                 f"the prompt has {num_prompt_tokens} tokens; a context of {self.context} has room for "
                 f"{self.context - 1} and the first token of an answer",
                 hint="shorten the prompt, or load the model with a larger context",

@@ -5,7 +5,7 @@ Chat templates are rendered elsewhere; this module knows only where a rendered p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from treadle.errors import ModelFileError, UsageError
@@ -135,16 +135,22 @@ class Tokenizer:
         stream = self.stream(keep_control=keep_control, continuation=continuation)
         return "".join([stream.push(token_id) for token_id in ids]) + stream.finish()
 
-    def stream(self, *, keep_control: bool = False, continuation: bool = False) -> TextStream:
+    def stream(
+        self, *, keep_control: bool = False, continuation: bool = False, shown_ids: Collection[int] = ()
+    ) -> TextStream:
         """A decoder to push one answer's tokens into.
 
         Args:
             keep_control: Spell control tokens out instead of leaving them out.
+            shown_ids: Control tokens to spell out all the same.
             continuation: The tokens go on from a text. Otherwise the space that SentencePiece vocabularies put
                 before a text's first word is taken away again.
         """
         drop_space = self._is_ordinary if self._encoder.space_prefix and not continuation else None
-        return TextStream(self.token_bytes if keep_control else self._visible_bytes, drop_space=drop_space)
+        hidden_ids = frozenset() if keep_control else self.vocabulary.control_ids.difference(shown_ids)
+        return TextStream(
+            lambda token_id: b"" if token_id in hidden_ids else self.token_bytes(token_id), drop_space=drop_space
+        )
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes of one token, which need not be whole characters.
@@ -163,9 +169,6 @@ class Tokenizer:
     def token_text(self, token_id: int) -> str:
         """One token for display: its text, with U+FFFD for bytes that are no whole character."""
         return self.token_bytes(token_id).decode(errors="replace")
-
-    def _visible_bytes(self, token_id: int) -> bytes:
-        return b"" if token_id in self.vocabulary.control_ids else self.token_bytes(token_id)
 
     def _is_ordinary(self, token_id: int) -> bool:
         return token_id not in self.vocabulary.literal_ids

@@ -1,0 +1,176 @@
+"""Grammars that answers must follow: JSON schemas and framed tool calls, compiled once and kept.
+
+Leaves to others: applying masks to logits (the native sampler) and running forced tokens (the scheduler). The grammar
+engine is llguidance; what it cannot enforce is refused here, never dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from treadle.errors import UsageError
+
+if TYPE_CHECKING:
+    import llguidance
+
+    from treadle.models.tokenizer import Tokenizer
+
+__all__ = ["Grammar", "GrammarConstraint", "Grammars", "json_rule", "literal"]
+
+MAX_GRAMMAR_BYTES = 256 << 10
+_MAX_KEPT = 64
+# White space is fixed to what JSON in the wild mostly has, so that a model can neither pad without end nor be forced
+# into a spacing it rarely saw.
+_JSON_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+Mask = np.ndarray[tuple[int], np.dtype[np.uint32]]
+
+
+def literal(text: str) -> str:
+    """Return ``text`` as a term of a grammar."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def json_rule(schema: Mapping[str, Any] | bool) -> str:
+    """Return the term for JSON that satisfies ``schema``.
+
+    Raises:
+        UsageError: The schema is no object, as JSON schemas of forms are.
+    """
+    if schema is True:
+        schema = {}
+    if not isinstance(schema, Mapping):
+        raise UsageError(f"JSON schema: expected an object, found {schema!r:.80}")
+    return "%json " + json.dumps({**schema, "x-guidance": _JSON_OPTIONS}, ensure_ascii=False)
+
+
+class Grammars:
+    """Compiles grammars for the vocabulary of one model; safe to use from several threads."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._lock = threading.Lock()
+        self._vocabulary: llguidance.LLTokenizer | None = None
+        self._kept: OrderedDict[str, Grammar] = OrderedDict()
+
+    def json_schema(self, schema: Mapping[str, Any] | bool) -> Grammar:
+        """Return the grammar of JSON that satisfies ``schema``; raises as ``compile`` does."""
+        return self.compile(f"start: {json_rule(schema)}")
+
+    def compile(self, rules: str) -> Grammar:
+        """Return the grammar that llguidance's dialect of Lark spells in ``rules``.
+
+        The first call for a model takes about a second for a vocabulary of 150,000 tokens; run it in a thread.
+
+        Raises:
+            UsageError: The grammar is too large, uses what cannot be enforced, or nothing satisfies it.
+        """
+        if len(rules) > MAX_GRAMMAR_BYTES:
+            raise UsageError(
+                f"the schemas of this request have {len(rules)} characters in all, at most {MAX_GRAMMAR_BYTES} fit",
+                hint="send fewer tools or smaller schemas",
+            )
+        with self._lock:
+            if (grammar := self._kept.get(rules)) is not None:
+                self._kept.move_to_end(rules)
+                return grammar
+            vocabulary = self._vocabulary = self._vocabulary or _vocabulary(self._tokenizer)
+        grammar = _compile(rules, vocabulary)
+        with self._lock:
+            self._kept[rules] = grammar
+            if len(self._kept) > _MAX_KEPT:
+                self._kept.popitem(last=False)
+        return grammar
+
+
+class Grammar:
+    """A compiled grammar, to begin any number of answers with."""
+
+    def __init__(self, matcher: llguidance.LLMatcher, vocab_size: int, end_ids: frozenset[int]) -> None:
+        self._matcher = matcher
+        self._vocab_size = vocab_size
+        self._end_ids = end_ids
+
+    def constraint(self) -> GrammarConstraint:
+        """Return the state of a new answer."""
+        return GrammarConstraint(self._matcher.deep_copy(), self._vocab_size, self._end_ids)
+
+
+class GrammarConstraint:
+    """What one answer may go on with."""
+
+    def __init__(self, matcher: llguidance.LLMatcher, vocab_size: int, end_ids: frozenset[int]) -> None:
+        self._matcher = matcher
+        self._end_ids = end_ids
+        self._mask: Mask = np.zeros((vocab_size + 31) // 32, dtype=np.uint32)
+
+    def allowed_tokens(self) -> Mask:
+        """Return one bit for each token of the vocabulary, set where the token may come next."""
+        if self._matcher.is_stopped():  # the root is closed: only the end may follow
+            self._mask[:] = 0
+            for token_id in self._end_ids:
+                self._mask[token_id // 32] |= np.uint32(1 << (token_id % 32))
+        else:
+            self._matcher.unsafe_compute_mask_ptr(self._mask.ctypes.data, self._mask.nbytes)
+        return self._mask
+
+    def allows_text(self) -> bool:
+        """Tell whether the answer may go on with anything but its end."""
+        mask = self.allowed_tokens().copy()
+        for token_id in self._end_ids:
+            mask[token_id // 32] &= ~np.uint32(1 << (token_id % 32))
+        return bool(mask.any())
+
+    def forced_tokens(self) -> list[int]:
+        """Return the tokens that must come next, as the tokenizer would cut their text; often none."""
+        return [] if self._matcher.is_stopped() else self._matcher.compute_ff_tokens()
+
+    def accept(self, token_id: int) -> None:
+        """Go on by one token that the mask allowed."""
+        if not self._matcher.is_stopped():
+            self._matcher.consume_token(token_id)
+
+
+class _Vocabulary:
+    """A tokenizer in the form llguidance reads."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.bos_token_id = tokenizer.bos_id
+        self.eos_token_id = tokenizer.eos_id if tokenizer.eos_id is not None else min(tokenizer.eog_ids)
+        self.tokens: Sequence[bytes] = [tokenizer.token_bytes(token_id) for token_id in range(tokenizer.vocab_size)]
+        self.special_token_ids = sorted(tokenizer.vocabulary.control_ids)
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        return self._tokenizer.encode(text if isinstance(text, str) else text.decode(), add_bos=False)
+
+
+def _vocabulary(tokenizer: Tokenizer) -> llguidance.LLTokenizer:
+    import llguidance  # noqa: PLC0415  only structured answers need it
+
+    if not tokenizer.eog_ids:
+        raise UsageError("this model's vocabulary has no token that ends an answer, so answers cannot be given a form")
+    wrapper = llguidance.TokenizerWrapper(_Vocabulary(tokenizer))
+    return llguidance.LLTokenizer(wrapper, n_vocab=tokenizer.vocab_size, eos_token=sorted(tokenizer.eog_ids))
+
+
+def _compile(rules: str, vocabulary: llguidance.LLTokenizer) -> Grammar:
+    import llguidance  # noqa: PLC0415
+
+    matcher = llguidance.LLMatcher(vocabulary, llguidance.LLMatcher.grammar_from_lark(rules), log_level=0)
+    if matcher.is_error():
+        raise UsageError(f"the schema cannot be enforced: {_first_line(matcher.get_error())}")
+    grammar = Grammar(matcher, vocabulary.vocab_size, frozenset(vocabulary.eos_tokens))
+    if not grammar.constraint().allows_text():
+        raise UsageError("the schema cannot be enforced: no JSON value satisfies it")
+    return grammar
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0][:300]

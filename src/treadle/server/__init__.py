@@ -1,0 +1,1 @@
+"""The HTTP room: OpenAI- and Anthropic-compatible routes over the engine."""

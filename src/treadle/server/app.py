@@ -1,0 +1,72 @@
+"""Puts the HTTP application together: routes, errors, life of the models.
+
+Leaves to others: each route (``server.routes``) and running a web server (``server.serve``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from treadle.server.errors import add_error_handlers
+from treadle.server.hub import ModelHub
+from treadle.server.routes import chat, completions, models, tokenize
+from treadle.server.schema.chat import ChatRequest
+from treadle.server.schema.completions import CompletionRequest
+from treadle.server.schema.tokenize import DetokenizeRequest, TokenizeRequest
+from treadle.server.settings import ServerSettings
+from treadle.server.state import ServerState
+
+__all__ = ["create_app"]
+
+_ROUTES = (chat, completions, models, tokenize)
+_BODIES = (ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest)
+_IDLE_CHECK_SECONDS = 5.0
+
+
+def create_app(hub: ModelHub, settings: ServerSettings) -> FastAPI:
+    """Return the application that serves the models of ``hub``; it closes them when it ends."""
+
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        sweeper = asyncio.create_task(_sweep(hub))
+        try:
+            yield
+        finally:
+            sweeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await sweeper
+            await hub.close()
+
+    # Documentation pages of the framework load scripts from the internet; the OpenAPI document itself is served.
+    app = FastAPI(title="Treadle", lifespan=life, docs_url=None, redoc_url=None)
+    app.state.server = ServerState(hub, settings)
+    add_error_handlers(app)
+    for module in _ROUTES:
+        app.include_router(module.router)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    return app
+
+
+async def _sweep(hub: ModelHub) -> None:
+    while True:
+        await asyncio.sleep(_IDLE_CHECK_SECONDS)
+        await hub.unload_idle()
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """Return the OpenAPI document, with the bodies that the routes read themselves."""
+    if app.openapi_schema is None:
+        document = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        for body in _BODIES:
+            schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
+            schemas.update(schema.pop("$defs", {}))
+            schemas[body.__name__] = schema
+        app.openapi_schema = document
+    return app.openapi_schema

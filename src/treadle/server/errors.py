@@ -1,0 +1,134 @@
+"""Errors as HTTP answers: which status a failure has, and the JSON object clients expect.
+
+Leaves to others: raising them. The Anthropic routes wrap the same facts in their own shape (``error_body``).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+
+from treadle.errors import (
+    CapacityError,
+    ContextError,
+    DeadlineError,
+    ModelFileError,
+    TreadleError,
+    UsageError,
+)
+
+__all__ = ["ApiError", "add_error_handlers", "api_error", "error_body", "invalid_body"]
+
+_log = logging.getLogger("treadle.server")
+_ANTHROPIC_PREFIX = "/v1/messages"
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+@dataclass
+class ApiError(Exception):
+    """A failure a client is told about.
+
+    ``kind`` and ``code`` are the API's ``type`` and ``code``; ``param`` is the path of the field at fault.
+    """
+
+    status: int
+    message: str
+    kind: str = "invalid_request_error"
+    param: str | None = None
+    code: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def api_error(error: BaseException) -> ApiError:
+    """Say in the API's terms what went wrong; text of unforeseen errors stays in the log."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, HTTPException):
+        kind = "invalid_request_error" if error.status_code < 500 else "server_error"
+        return ApiError(error.status_code, str(error.detail), kind, headers=dict(error.headers or {}))
+    if isinstance(error, ContextError):
+        return ApiError(400, str(error), param="messages", code="context_length_exceeded")
+    if isinstance(error, (UsageError, ModelFileError)):
+        return ApiError(400, str(error))
+    return _server_error(error)
+
+
+def _server_error(error: BaseException) -> ApiError:
+    if isinstance(error, DeadlineError):
+        return ApiError(504, str(error), "server_error", code="timeout")
+    if isinstance(error, CapacityError):
+        return ApiError(503, str(error), "server_error", code="capacity", headers={"Retry-After": "5"})
+    if isinstance(error, TreadleError):
+        return ApiError(500, str(error), "server_error", code="internal_error")
+    _log.error("unforeseen error", exc_info=error)
+    text = "an unforeseen error; the server's log has its traceback"
+    return ApiError(500, text, "server_error", code="internal_error")
+
+
+def invalid_body(error: ValidationError) -> ApiError:
+    """Turn what pydantic found into one sentence about the first field at fault."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    path = _path(first["loc"])
+    if first["type"] == "extra_forbidden":
+        return ApiError(400, f"unknown parameter: {path}", param=path, code="unknown_parameter")
+    message = first["msg"].removeprefix("Value error, ")
+    code = "unsupported_parameter" if first["type"] == "unsupported" else "invalid_value"
+    if first["type"] == "missing":
+        code = "missing_required_parameter"
+    if first["type"] == "json_invalid":
+        return ApiError(400, f"the body is not JSON: {message}", code="invalid_json")
+    return ApiError(400, f"{path}: {message}" if path else message, param=path or None, code=code)
+
+
+def _path(places: tuple[int | str, ...]) -> str:
+    path = ""
+    for place in places:
+        if isinstance(place, int):
+            path += f"[{place}]"
+        elif place.isidentifier() and "-" not in place:
+            path += f".{place}" if path else place
+    return path[:200]
+
+
+def error_body(error: ApiError, path: str = "") -> dict[str, Any]:
+    """Return the JSON object of ``error`` in the shape of the API that ``path`` belongs to."""
+    if path.startswith(_ANTHROPIC_PREFIX):
+        kind = _ANTHROPIC_TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
+        return {"type": "error", "error": {"type": kind, "message": error.message}}
+    return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Answer every exception of a route with ``error_body``."""
+
+    async def handle(request: Request, error: Exception) -> JSONResponse:
+        found = api_error(error)
+        body = error_body(found, request.url.path)
+        return _Json(body, status_code=found.status, headers=dict(found.headers))
+
+    handler: Callable[[Request, Exception], Awaitable[JSONResponse]] = handle
+    for kind in (ApiError, TreadleError, HTTPException, Exception):
+        app.add_exception_handler(kind, handler)
+
+
+class _Json(JSONResponse):
+    """JSON that can carry whatever a client sent: lone surrogates are escaped rather than refused."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content).encode("ascii")

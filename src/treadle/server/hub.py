@@ -1,0 +1,137 @@
+"""The models a server offers by name: loads one when it is first asked for, unloads it when memory or time says so.
+
+Leaves to others: loading itself (``AsyncLLM``) and which routes use a model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from treadle.errors import CapacityError
+from treadle.server.errors import ApiError
+
+if TYPE_CHECKING:
+    from treadle.engine.async_llm import AsyncLLM
+
+__all__ = ["ModelHub", "ServedModel"]
+
+
+@dataclass
+class ServedModel:
+    """One model by the name clients use, loaded or not. ``num_users`` requests keep it from being unloaded."""
+
+    name: str
+    source: str
+    created: int = field(default_factory=lambda: int(time.time()))
+    engine: AsyncLLM | None = None
+    num_users: int = 0
+    last_used: float = 0.0
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class ModelHub:
+    """All models of one server; they share the memory this process may use.
+
+    Args:
+        sources: What to load, by the name that clients use; the first is the default.
+        load: Loads a source.
+        idle_unload: Seconds without a request after which a model is unloaded; ``None`` keeps it.
+        clock: A monotonic clock in seconds.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, str],
+        load: Callable[[str], Awaitable[AsyncLLM]],
+        *,
+        idle_unload: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.models = {name: ServedModel(name, source) for name, source in sources.items()}
+        self._load = load
+        self._idle_unload = idle_unload
+        self._clock = clock
+        # One at a time, so that the memory each finds free is still free when it takes it.
+        self._load_lock = asyncio.Lock()
+        self.is_closing = False
+
+    @property
+    def default(self) -> ServedModel:
+        """Return the model for requests that name none."""
+        return next(iter(self.models.values()))
+
+    @property
+    def loaded(self) -> list[ServedModel]:
+        """Return the models in memory."""
+        return [model for model in self.models.values() if model.engine is not None]
+
+    def find(self, name: str | None) -> ServedModel:
+        """Return the model of that name; raises ApiError 404 when there is none."""
+        if name is None:
+            return self.default
+        try:
+            return self.models[name]
+        except KeyError:
+            known = ", ".join(self.models)
+            text = f"there is no model {name!r:.80} here; this server has {known}"
+            raise ApiError(404, text, param="model", code="model_not_found") from None
+
+    @asynccontextmanager
+    async def use(self, name: str | None) -> AsyncIterator[tuple[ServedModel, AsyncLLM]]:
+        """Hold a model, loaded if need be, for as long as a request runs.
+
+        Raises:
+            ApiError: There is no model of that name.
+            TreadleError: It could not be loaded.
+        """
+        model = self.find(name)
+        if self.is_closing:
+            raise ApiError(503, "the server is shutting down", "server_error", code="shutting_down")
+        model.num_users += 1
+        try:
+            async with model.lock:
+                if model.engine is None:
+                    model.engine = await self._load_making_room(model)
+            yield model, model.engine
+        finally:
+            model.num_users -= 1
+            model.last_used = self._clock()
+
+    async def unload_idle(self) -> None:
+        """Unload every model that nobody has used for long enough."""
+        if self._idle_unload is None:
+            return
+        for model in self.loaded:
+            if self._clock() - model.last_used >= self._idle_unload:
+                await self._unload(model)
+
+    async def close(self) -> None:
+        """Unload everything, whoever uses it, and load nothing any more."""
+        self.is_closing = True
+        for model in self.loaded:
+            engine, model.engine = model.engine, None
+            if engine is not None:
+                await engine.close()
+
+    async def _load_making_room(self, model: ServedModel) -> AsyncLLM:
+        async with self._load_lock:
+            while True:
+                try:
+                    return await self._load(model.source)
+                except CapacityError:
+                    unused = [other for other in self.loaded if other is not model and other.num_users == 0]
+                    if not unused:
+                        raise
+                    await self._unload(min(unused, key=lambda other: other.last_used))
+
+    async def _unload(self, model: ServedModel) -> None:
+        async with model.lock:  # a request that comes now loads it again afterwards
+            if model.engine is None or model.num_users:
+                return
+            engine, model.engine = model.engine, None
+            await engine.close()

@@ -1,0 +1,217 @@
+"""``POST /v1/chat/completions``: the OpenAI chat API.
+
+Leaves to others: running the request (``server.run``) and what a conversation becomes (``server.conversation``).
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+from starlette.responses import Response
+
+from treadle.models.tool_dialects import Content, Part, Reasoning, ToolCall
+from treadle.server import sse
+from treadle.server.body import body_schema, read_body
+from treadle.server.conversation import Conversation, ToolChoice
+from treadle.server.disconnect import EventStream, unless_gone
+from treadle.server.errors import api_error, error_body
+from treadle.server.logprobs import chat_logprobs
+from treadle.server.run import AnswerRun, Piece
+from treadle.server.schema.chat import ChatRequest, NamedChoice
+from treadle.server.state import ServerState, state_of
+
+if TYPE_CHECKING:
+    from treadle.engine.completion import TokenLogprob
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["chat"])
+
+
+@router.post("/v1/chat/completions", openapi_extra=body_schema(ChatRequest), summary="Answer a conversation")
+async def chat_completions(request: Request) -> Response:
+    """Answer the messages of a conversation, at once or as server-sent events."""
+    state = state_of(request)
+    body = await read_body(request, ChatRequest, state.settings.max_body_bytes)
+    run = AnswerRun(state.hub)
+    try:
+        await unless_gone(request, _start(run, body, state))
+        writer = _Writer(run, body)
+        if body.stream:
+            return EventStream(_events(run, writer, body), on_close=run.aclose)
+        return JSONResponse(await unless_gone(request, _collect(run, writer)))
+    except BaseException:
+        await run.aclose()
+        raise
+
+
+async def _start(run: AnswerRun, body: ChatRequest, state: ServerState) -> None:
+    engine = await run.open(body.model)
+    params = body.sampling(
+        vocab_size=engine.tokenizer.vocab_size,
+        max_tokens=state.settings.output_limit(body.token_limit),
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+    )
+    await run.start(
+        _conversation(body),
+        params,
+        priority=body.priority or "interactive",
+        timeout=state.settings.request_timeout,
+    )
+
+
+def _conversation(body: ChatRequest) -> Conversation:
+    choice: ToolChoice = "auto"
+    function = None
+    if isinstance(body.tool_choice, NamedChoice):
+        choice, function = "required", body.tool_choice.function.name
+    elif body.tool_choice is not None:
+        choice = body.tool_choice
+    variables = dict(body.chat_template_kwargs or {})
+    if body.reasoning_effort is not None:
+        variables.setdefault("reasoning_effort", body.reasoning_effort)
+    return Conversation(
+        messages=body.messages,
+        tools=[tool.model_dump(exclude_none=True) for tool in body.tools or ()],
+        choice=choice,
+        function=function,
+        is_parallel=body.parallel_tool_calls is not False,
+        answer_schema=body.response_format.json_schema_or_none if body.response_format else None,
+        variables=variables,
+    )
+
+
+async def _collect(run: AnswerRun, writer: _Writer) -> dict[str, Any]:
+    choices = [_Choice() for _ in range(writer.num_choices)]
+    try:
+        async for piece in run.pieces():
+            choices[piece.index].add(piece)
+    finally:
+        await run.aclose()
+    return writer.completion(choices)
+
+
+async def _events(run: AnswerRun, writer: _Writer, body: ChatRequest) -> AsyncIterator[bytes]:
+    try:
+        for index in range(writer.num_choices):
+            yield writer.event(index, {"role": "assistant", "content": ""})
+        async for piece in run.pieces():
+            for event in writer.events(piece):
+                yield event
+    except Exception as error:  # the status is sent already
+        yield sse.event(error_body(api_error(error)))
+        return
+    if body.stream_options is not None and body.stream_options.include_usage:
+        yield sse.event({**writer.head, "choices": [], "usage": run.usage.as_json()})
+    yield sse.DONE
+
+
+@dataclass
+class _Choice:
+    """One answer of a response that is not streamed."""
+
+    content: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish_reason: str | None = None
+
+    def add(self, piece: Piece) -> None:
+        self.logprobs += piece.logprobs
+        self.finish_reason = piece.finish_reason
+        for part in piece.parts:
+            if isinstance(part, Content):
+                self.content.append(part.text)
+            elif isinstance(part, Reasoning):
+                self.reasoning.append(part.text)
+            else:
+                self.calls.append(_call(part))
+
+    def message(self) -> dict[str, Any]:
+        content = "".join(self.content)
+        message: dict[str, Any] = {"role": "assistant", "content": content if content or not self.calls else None}
+        if self.reasoning:
+            message["reasoning_content"] = "".join(self.reasoning)
+        if self.calls:
+            message["tool_calls"] = self.calls
+        return {**message, "refusal": None}
+
+
+class _Writer:
+    """Writes the objects of one response; all carry the same id and time."""
+
+    def __init__(self, run: AnswerRun, body: ChatRequest) -> None:
+        self._run = run
+        self._has_logprobs = bool(body.logprobs)
+        self.num_choices = body.n or 1
+        self._num_calls = [0] * self.num_choices
+        self.head = {
+            "id": f"chatcmpl-{secrets.token_hex(12)}",
+            "object": "chat.completion.chunk" if body.stream else "chat.completion",
+            "created": int(time.time()),
+            "model": run.model.name,
+        }
+
+    def completion(self, choices: Sequence[_Choice]) -> dict[str, Any]:
+        """Return a whole response."""
+        written = [
+            {
+                "index": index,
+                "message": choice.message(),
+                "logprobs": self._logprobs(choice.logprobs),
+                "finish_reason": choice.finish_reason,
+            }
+            for index, choice in enumerate(choices)
+        ]
+        return {**self.head, "choices": written, "usage": self._run.usage.as_json()}
+
+    def events(self, piece: Piece) -> list[bytes]:
+        """Return the events of one piece of a stream."""
+        deltas = [self._delta(piece.index, part) for part in piece.parts]
+        if not deltas and piece.logprobs:
+            deltas.append({})
+        events = [
+            self.event(piece.index, delta, piece.logprobs if number == 0 else ()) for number, delta in enumerate(deltas)
+        ]
+        if piece.finish_reason is not None:
+            events.append(self.event(piece.index, {}, finish_reason=piece.finish_reason))
+        return events
+
+    def event(
+        self,
+        index: int,
+        delta: dict[str, Any],
+        logprobs: Sequence[TokenLogprob] = (),
+        finish_reason: str | None = None,
+    ) -> bytes:
+        """Return one event with one choice."""
+        choice = {
+            "index": index,
+            "delta": delta,
+            "logprobs": self._logprobs(logprobs) if logprobs else None,
+            "finish_reason": finish_reason,
+        }
+        return sse.event({**self.head, "choices": [choice]})
+
+    def _delta(self, index: int, part: Part) -> dict[str, Any]:
+        if isinstance(part, Content):
+            return {"content": part.text}
+        if isinstance(part, Reasoning):
+            return {"reasoning_content": part.text}
+        number = self._num_calls[index]
+        self._num_calls[index] += 1
+        return {"tool_calls": [{"index": number, **_call(part)}]}
+
+    def _logprobs(self, entries: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+        return chat_logprobs(entries, self._run.engine.tokenizer) if self._has_logprobs else None
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}

@@ -1,0 +1,39 @@
+"""``/tokenize`` and ``/detokenize``: text to token ids and back, as the model reads them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from treadle.server.body import body_schema, read_body
+from treadle.server.schema.tokenize import DetokenizeRequest, TokenizeRequest
+from treadle.server.state import state_of
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["tokens"])
+
+
+@router.post("/tokenize", openapi_extra=body_schema(TokenizeRequest), summary="Cut text into tokens")
+async def tokenize(request: Request) -> dict[str, Any]:
+    """Return the token ids of a text, or of a conversation as the model's template renders it."""
+    state = state_of(request)
+    body = await read_body(request, TokenizeRequest, state.settings.max_body_bytes)
+    async with state.hub.use(body.model) as (_, engine):
+        if body.messages is not None:
+            prompt = await asyncio.to_thread(engine.chat_prompt, body.messages)
+            tokens = list(prompt.token_ids)
+        else:
+            tokens = await asyncio.to_thread(engine.tokenize, body.prompt or "")
+        return {"tokens": tokens, "count": len(tokens), "max_model_len": engine.context}
+
+
+@router.post("/detokenize", openapi_extra=body_schema(DetokenizeRequest), summary="Put tokens together")
+async def detokenize(request: Request) -> dict[str, Any]:
+    """Return the text of token ids; control tokens have none."""
+    state = state_of(request)
+    body = await read_body(request, DetokenizeRequest, state.settings.max_body_bytes)
+    async with state.hub.use(body.model) as (_, engine):
+        return {"prompt": await asyncio.to_thread(engine.detokenize, body.tokens)}

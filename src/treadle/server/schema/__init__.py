@@ -1,0 +1,1 @@
+"""What request bodies may hold, one file per family of routes."""

@@ -1,0 +1,139 @@
+"""The body of ``/v1/chat/completions``.
+
+Leaves to others: what a message may say (``models.messages`` checks it for every caller of the engine alike).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints, model_validator
+from pydantic_core import PydanticCustomError
+
+from treadle.server.schema.base import Body, ModelName, ShortText, Unsupported
+from treadle.server.schema.completions import StreamOptions
+from treadle.server.schema.sampling import SamplingFields
+
+__all__ = ["ChatRequest", "FunctionTool", "JsonSchemaFormat", "NamedChoice", "ResponseFormat", "Tool"]
+
+MAX_TOOLS = 256
+_FunctionName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_.-]+$")]
+
+
+class FunctionTool(Body):
+    """A function the model may call."""
+
+    name: _FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Body):
+    """A tool of the only kind there is here."""
+
+    type: Literal["function"]
+    function: FunctionTool
+
+
+class _ChosenFunction(Body):
+    name: _FunctionName
+
+
+class NamedChoice(Body):
+    """The choice of one function by name."""
+
+    type: Literal["function"]
+    function: _ChosenFunction
+
+
+class JsonSchemaFormat(Body):
+    """A schema under the name a client gave it."""
+
+    name: ShortText
+    description: str | None = None
+    schema_: dict[str, Any] | bool | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Body):
+    """The form an answer must have; ``schema`` beside ``json_object`` is a spelling other engines take."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
+    schema_: dict[str, Any] | bool | None = Field(None, alias="schema")
+
+    @model_validator(mode="after")
+    def _one_schema(self) -> ResponseFormat:
+        if self.type == "json_schema":
+            given = [self.schema_, self.json_schema.schema_ if self.json_schema else None]
+            if sum(schema is not None for schema in given) != 1:
+                raise PydanticCustomError("schema", "type json_schema needs json_schema.schema, the JSON schema itself")
+        elif self.json_schema is not None or (self.schema_ is not None and self.type == "text"):
+            raise PydanticCustomError("schema", 'a schema needs "type": "json_schema"')
+        return self
+
+    @property
+    def json_schema_or_none(self) -> dict[str, Any] | bool | None:
+        """Return the schema the answer must satisfy: any object for ``json_object``, none for ``text``."""
+        if self.type == "text":
+            return None
+        given = self.json_schema.schema_ if self.json_schema else self.schema_
+        return {"type": "object"} if given is None else given
+
+
+class ChatRequest(SamplingFields):
+    """Answer a conversation; see the OpenAI API's chat completions."""
+
+    model: ModelName | None = None
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    max_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
+    parallel_tool_calls: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    # What a reasoning template reads; handed to it as it is.
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    # Labels that change nothing about an answer. Prefixes are found by content, so a cache key has nothing to add.
+    user: ShortText | None = None
+    safety_identifier: ShortText | None = None
+    prompt_cache_key: ShortText | None = None
+    metadata: dict[str, Any] | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    modalities: list[Literal["text"]] | None = None
+    store: Literal[False] | None = None
+    audio: Unsupported = None
+    function_call: Unsupported = None
+    functions: Unsupported = None
+    prediction: Unsupported = None
+    prompt_cache_retention: Unsupported = None
+    verbosity: Unsupported = None
+    web_search_options: Unsupported = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ChatRequest:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise PydanticCustomError("top_logprobs", "top_logprobs needs logprobs to be true")
+        names = [tool.function.name for tool in self.tools or ()]
+        if len(names) != len(set(names)):
+            raise PydanticCustomError("tools", "tools: two functions have the same name")
+        if self.tool_choice == "required" and not names:
+            raise PydanticCustomError("tool_choice", 'tool_choice "required" needs at least one tool')
+        if isinstance(self.tool_choice, NamedChoice) and self.tool_choice.function.name not in names:
+            raise PydanticCustomError(
+                "tool_choice",
+                "tool_choice names {name}, which is not among the tools",
+                {"name": repr(self.tool_choice.function.name)},
+            )
+        return self
+
+    @property
+    def token_limit(self) -> int | None:
+        """Return the limit on the answer; the newer name wins over the one it replaced."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens

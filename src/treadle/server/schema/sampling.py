@@ -1,0 +1,81 @@
+"""The sampling fields that every generating route takes, and the engine's parameters made from them.
+
+Leaves to others: the ranges of what the engine has itself (``engine.sampling`` refuses in the same words everywhere).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints
+
+from treadle.engine.sampling import MAX_SEED, SamplingParams
+from treadle.errors import UsageError
+from treadle.server.schema.base import MAX_CHOICES, Body
+
+__all__ = ["SamplingFields", "Stop", "token_biases"]
+
+_MAX_BIASES = 1024
+_StopText = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
+Stop = _StopText | Annotated[list[_StopText], Field(max_length=16)]
+
+
+class SamplingFields(Body):
+    """Sampling as the OpenAI API names it, then what engines besides OpenAI's add to it.
+
+    What a request leaves out takes the default of ``SamplingParams``.
+    """
+
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    stop: Stop | None = None
+    seed: int | None = Field(None, ge=-(2**63), le=MAX_SEED)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    logit_bias: dict[str, float] | None = Field(None, max_length=_MAX_BIASES)
+    top_k: int | None = Field(None, ge=0)
+    min_p: float | None = Field(None, ge=0, le=1)
+    repetition_penalty: float | None = Field(None, ge=0.01, le=100)
+    min_tokens: int | None = Field(None, ge=0)
+    ignore_eos: bool | None = None
+    stop_token_ids: Annotated[list[int], Field(max_length=64)] | None = None
+    priority: Literal["interactive", "batch"] | None = None
+
+    def sampling(self, *, vocab_size: int, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
+        """Return the engine's parameters; raises UsageError for what it refuses."""
+        given: dict[str, Any] = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "n": self.n,
+            "stop": self.stop,
+            # OpenAI allows negative seeds; the engine's are unsigned.
+            "seed": None if self.seed is None else self.seed % (MAX_SEED + 1),
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "logit_bias": token_biases(self.logit_bias, vocab_size),
+            "top_k": self.top_k,
+            "min_p": self.min_p,
+            "repetition_penalty": self.repetition_penalty,
+            "min_tokens": self.min_tokens,
+            "stop_token_ids": self.stop_token_ids,
+            "ignore_eos": self.ignore_eos,
+        }
+        given = {name: value for name, value in given.items() if value is not None}
+        return SamplingParams(max_tokens=max_tokens, logprobs=logprobs, **given)
+
+
+def token_biases(biases: dict[str, float] | None, vocab_size: int) -> dict[int, float] | None:
+    """Turn the API's text keys into token ids.
+
+    Raises:
+        UsageError: A key is not the id of a token of this model.
+    """
+    if biases is None:
+        return None
+    result = {}
+    for key, bias in biases.items():
+        if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) < vocab_size):
+            raise UsageError(f"logit_bias: {key!r:.40} is not a token id of this model, expected 0 to {vocab_size - 1}")
+        result[int(key)] = bias
+    return result

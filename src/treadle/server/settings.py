@@ -1,0 +1,77 @@
+"""Everything an operator may set about the server, with its default and its limits.
+
+Leaves to others: where a value comes from (``cli.serve``) and what it does (the file named beside each group).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from treadle.errors import UsageError
+
+__all__ = ["ServerSettings"]
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """How to serve; sizes in bytes, times in seconds, ``None`` for no limit.
+
+    Raises:
+        UsageError: A value is out of range, or the address is public and nothing protects it.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    # auth.py
+    api_keys: tuple[str, ...] = ()
+    allow_public: bool = False
+    cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    # limits.py
+    max_body_bytes: int = 8 << 20
+    max_queued: int = 256
+    max_concurrent_per_key: int | None = None
+    max_tokens_per_minute_per_key: int | None = None
+    max_output_tokens: int | None = None
+    request_timeout: float | None = 600.0
+    drain_timeout: float = 30.0
+    # hub.py
+    idle_unload: float | None = None
+    # logs.py
+    log_prompts: bool = False
+    log_json: bool = False
+    # metrics.py
+    metric_prefix: str = "vllm"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise UsageError(f"port: expected 0 to 65535, found {self.port}")
+        for name in ("max_body_bytes", "max_queued"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name}: expected at least 1, found {getattr(self, name)}")
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise UsageError("TLS needs both a certificate and a key", hint="give --tls-cert and --tls-key together")
+        if not (self.is_loopback or self.api_keys or self.allow_public):
+            raise UsageError(
+                f"host {self.host} can be reached from other machines and there is no API key",
+                hint="set TREADLE_API_KEY or --api-key-file, bind 127.0.0.1, or force it with --allow-public",
+            )
+
+    def output_limit(self, asked: int | None) -> int | None:
+        """Return how many tokens an answer may have: what a request asks for, up to the server's limit."""
+        limits = [limit for limit in (asked, self.max_output_tokens) if limit is not None]
+        return min(limits, default=None)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Tell whether only this machine can reach the address."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False

@@ -1,0 +1,29 @@
+"""What the routes of one server share.
+
+Leaves to others: making it (``server.app``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from fastapi import Request
+
+from treadle.server.hub import ModelHub
+from treadle.server.settings import ServerSettings
+
+__all__ = ["ServerState", "state_of"]
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """The models and the settings of one server."""
+
+    hub: ModelHub
+    settings: ServerSettings
+
+
+def state_of(request: Request) -> ServerState:
+    """Return the state of the server that received ``request``."""
+    return cast(ServerState, request.app.state.server)

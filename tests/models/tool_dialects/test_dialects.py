@@ -1,0 +1,205 @@
+"""Every dialect: calls are read, cuts do not matter, and what is no call stays as the model wrote it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from treadle.models.tool_dialects import Content, Part, ToolCall, find_dialect
+from treadle.models.tool_dialects.dialect import DIALECTS, Dialect
+from treadle.models.tool_dialects.fenced import explain_tools
+
+TOOLS = {
+    "get_weather": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    "now": {"type": "object", "properties": {}},
+    "add": {"type": "object", "properties": {"a": {"type": "integer"}, "tags": {"type": "array"}}},
+}
+BY_NAME = {dialect.name: dialect for dialect in DIALECTS}
+
+PARIS_AND_ROME = {
+    "hermes": '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>\n'
+    '<tool_call>{"name":"get_weather","arguments":{"city":"Rome"}}</tool_call>',
+    "qwen-xml": "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>\n"
+    "<tool_call><function=get_weather><parameter=city>Rome</parameter></function></tool_call>",
+    "gemma": '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>}<tool_call|>'
+    '<|tool_call>call:get_weather{city:<|"|>Rome<|"|>}<tool_call|>',
+    "function-gemma": "<start_function_call>call:get_weather{city:<escape>Paris<escape>}<end_function_call>"
+    "<start_function_call>call:get_weather{city:<escape>Rome<escape>}<end_function_call>",
+    "mistral": '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}}, '
+    '{"name": "get_weather", "arguments": {"city": "Rome"}}]',
+    "llama": '{"name": "get_weather", "parameters": {"city": "Paris"}}; '
+    '{"name": "get_weather", "parameters": {"city": "Rome"}}',
+    "fenced": '```tool_call\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n```\n\n'
+    '```json\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n```',
+}
+
+
+def read(dialect: Dialect, *pieces: str) -> list[Part]:
+    """All parts of an answer, with neighbouring content joined."""
+    parser = dialect.parser(TOOLS)
+    parts: list[Part] = []
+    for part in [*(part for piece in pieces for part in parser.push(piece)), *parser.finish()]:
+        if parts and isinstance(part, Content) and isinstance(parts[-1], Content):
+            parts[-1] = Content(parts[-1].text + part.text)
+        else:
+            parts.append(part)
+    return parts
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_two_calls_whatever_the_cuts(name):
+    text = PARIS_AND_ROME[name]
+    expected = [ToolCall("get_weather", '{"city": "Paris"}'), ToolCall("get_weather", '{"city": "Rome"}')]
+    assert read(BY_NAME[name], text) == expected
+    assert read(BY_NAME[name], *text) == expected
+    for cut in range(1, len(text)):
+        assert read(BY_NAME[name], text[:cut], text[cut:]) == expected
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_cut_answer_is_never_completed(name):
+    text = PARIS_AND_ROME[name]
+    for length in range(len(text)):
+        parts = read(BY_NAME[name], text[:length])
+        calls = [part for part in parts if isinstance(part, ToolCall)]
+        assert (
+            calls
+            == [ToolCall("get_weather", '{"city": "Paris"}'), ToolCall("get_weather", '{"city": "Rome"}')][: len(calls)]
+        )
+        if not calls:  # nothing of the answer is lost
+            assert parts == ([Content(text[:length])] if length else [])
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("text", ["Hello, world.\n\n  Bye. ", "a < b, [1] {x} ```py\nprint()\n``` <tool", "", " \n"])
+def test_plain_answers_stay_as_they_are(name, text):
+    assert read(BY_NAME[name], *text) == ([Content(text)] if text else [])
+
+
+@pytest.mark.parametrize("name", ["hermes", "qwen-xml", "gemma", "function-gemma", "fenced"])
+def test_text_around_calls(name):
+    call = PARIS_AND_ROME[name]
+    expected = [
+        Content("Let me see."),
+        ToolCall("get_weather", '{"city": "Paris"}'),
+        ToolCall("get_weather", '{"city": "Rome"}'),
+        Content("Done. "),
+    ]
+    assert read(BY_NAME[name], *f"Let me see.\n{call}\n\nDone. ") == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (r'{"p": "C:\new"}', {"p": "C:\new"}),
+        ('{"t": "a\nb\tc"}', {"t": "a\nb\tc"}),
+        (r'"{\"x\": 1}"', {"x": 1}),
+        ('{"city": "Köln 😀"}', {"city": "Köln 😀"}),
+        ("{}", {}),
+        ("null", {}),
+        ('""', {}),
+    ],
+)
+def test_readable_arguments(arguments, expected):
+    [call] = read(BY_NAME["hermes"], f'<tool_call>{{"name": "now", "arguments": {arguments}}}</tool_call>')
+    assert isinstance(call, ToolCall)
+    assert json.loads(call.arguments) == expected
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        r'{"re": "\d+"}',
+        r'{"p": "C:\path"}',
+        r'{"u": "\u12"}',
+        '[{"city": "x"}]',
+        '{"city": "x"}{"city": "x"}',
+        '{"city": "x",}',
+        "NaN",
+        '"half',
+        "null",
+        '""',
+    ],
+)
+def test_arguments_that_cannot_be_read_stay_text(arguments):
+    text = f'<tool_call>{{"name": "get_weather", "arguments": {arguments}}}</tool_call>'
+    assert read(BY_NAME["hermes"], text) == [Content(text)]
+
+
+def test_parameters_is_another_word_for_arguments():
+    text = '<tool_call>{"name": "get_weather", "parameters": {"city": "x"}}</tool_call>'
+    assert read(BY_NAME["hermes"], text) == [ToolCall("get_weather", '{"city": "x"}')]
+
+
+def test_a_closing_marker_inside_an_argument_is_text():
+    arguments = '{"city": "</tool_call> \\" </tool_call>"}'
+    text = f'<tool_call>{{"name": "get_weather", "arguments": {arguments}}}</tool_call>'
+    expected = [ToolCall("get_weather", arguments)]
+    assert read(BY_NAME["hermes"], text) == expected
+    assert read(BY_NAME["hermes"], *text) == expected
+
+
+@pytest.mark.parametrize("name", ["llama", "fenced"])
+def test_json_that_calls_nothing_offered_is_an_answer(name):
+    text = '{"name": "Ada", "arguments": {"born": 1815}}'
+    text = f"```json\n{text}\n```" if name == "fenced" else text
+    assert read(BY_NAME[name], *text) == [Content(text)]
+
+
+def test_mistral_with_names_before_arguments():
+    text = '[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}[TOOL_CALLS]now[CALL_ID]a1[ARGS]{}'
+    assert read(BY_NAME["mistral"], *text) == [ToolCall("get_weather", '{"city": "Paris"}'), ToolCall("now", "{}")]
+
+
+def test_gemma_values_of_every_kind():
+    text = '<|tool_call>call:add{a: 3,tags:[<|"|>x, }<|"|>, -1.5,true,null,{k:<|"|><|"|>}]}<tool_call|>'
+    [call] = read(BY_NAME["gemma"], *text)
+    assert isinstance(call, ToolCall)
+    assert json.loads(call.arguments) == {"a": 3, "tags": ["x, }", -1.5, True, None, {"k": ""}]}
+
+
+def test_gemma_nested_without_end_is_content():
+    text = "<|tool_call>call:add{a:" + "[" * 500 + "]" * 500 + "}<tool_call|>"
+    assert read(BY_NAME["gemma"], text) == [Content(text)]
+
+
+def test_qwen_xml_values_have_the_types_of_the_schema():
+    text = (
+        "<tool_call><function=add><parameter=a>3</parameter><parameter=tags>\n[1]\n</parameter></function></tool_call>"
+    )
+    assert read(BY_NAME["qwen-xml"], text) == [ToolCall("add", '{"a": 3, "tags": [1]}')]
+
+
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        ('… <tool_call>\n{"name": … </tool_call>', "hermes"),
+        ("<tool_call>\n<function=example>", "qwen-xml"),
+        ("{{ '<|tool_call>call:' }}", "gemma"),
+        ("<start_function_call>", "function-gemma"),
+        ("[TOOL_CALLS]", "mistral"),
+        ("<|start_header_id|>ipython<|end_header_id|>", "llama"),
+        ("{{ message.content }}", "fenced"),
+    ],
+)
+def test_the_template_tells_the_dialect(template, name):
+    assert find_dialect(template).name == name
+
+
+def test_tools_are_explained_where_the_template_knows_none():
+    messages = [
+        {"role": "user", "content": "Weather?"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"type": "function", "function": {"name": "now", "arguments": {}}}],
+        },
+        {"role": "tool", "content": "noon", "tool_call_id": "call_1"},
+    ]
+    system, user, call, result = explain_tools(messages, [{"type": "function", "function": {"name": "now"}}])
+    assert system["role"] == "system"
+    assert '{"name": "now"}' in system["content"]
+    assert user == messages[0]
+    assert read(BY_NAME["fenced"], call["content"]) == [ToolCall("now", "{}")]
+    assert result == {"role": "user", "content": "Result of call_1:\nnoon"}

@@ -1,0 +1,52 @@
+"""A real server in this process, for tests to talk to."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import uvicorn
+
+from treadle.engine.async_llm import AsyncLLM
+from treadle.server.app import create_app
+from treadle.server.hub import ModelHub
+from treadle.server.settings import ServerSettings
+
+MODEL = "smollm2"
+CONTEXT = 1024
+
+
+class RunningServer:
+    """A server in a thread of its own; ``hub`` is for looking into it, not for touching it."""
+
+    def __init__(self, path: Path, settings: ServerSettings, *, context: int = CONTEXT) -> None:
+        async def load(source: str) -> AsyncLLM:
+            return await AsyncLLM.load(source, context=context)
+
+        self.hub = ModelHub({MODEL: str(path)}, load, idle_unload=settings.idle_unload)
+        config = uvicorn.Config(create_app(self.hub, settings), port=0, log_config=None, lifespan="on")
+        self._server = uvicorn.Server(config)
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        self._thread.start()
+        assert self._started.wait(30)
+        port = self._server.servers[0].sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+
+    async def _run(self) -> None:
+        original = self._server.startup
+
+        async def startup(sockets: object = None) -> None:
+            await original(sockets)
+            self._started.set()
+
+        self._server.startup = startup
+        async with self.hub.use(None):
+            pass
+        await self._server.serve()
+
+    def close(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(30)
+        assert not self._thread.is_alive()
