@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -88,8 +89,50 @@ class FakeRunner:
                 samples.append(Sample(self._sample([token_id for token_id in seen if token_id is not None])))
         return StepResult(samples)
 
+    def read(self, block_id: int) -> list[int | None]:
+        """What a block holds."""
+        return self._slots[block_id * self._block_tokens : (block_id + 1) * self._block_tokens]
+
+    def write(self, block_id: int, contents: list[int | None]) -> None:
+        """Replace what a block holds."""
+        self._slots[block_id * self._block_tokens : (block_id + 1) * self._block_tokens] = contents
+
     def _slot(self, request: Request, position: int) -> int:
         return request.block_ids[position // self._block_tokens] * self._block_tokens + position % self._block_tokens
+
+
+class FakeStore:
+    """Keeps what blocks hold for good; a load ends when the test says how many of its blocks came, or at once."""
+
+    def __init__(self, *, ends_at_once: bool = True) -> None:
+        self.runner: FakeRunner | None = None
+        self.held: dict[bytes, list[int | None]] = {}
+        self.saves: list[list[int]] = []
+        self.loads: list[tuple[Sequence[bytes], Sequence[int], Future[int]]] = []
+        self._ends_at_once = ends_at_once
+
+    def find(self, keys: Sequence[bytes]) -> int:
+        return next((index for index, key in enumerate(keys) if key not in self.held), len(keys))
+
+    def save(self, keys: Sequence[bytes], block_ids: Sequence[int]) -> None:
+        assert self.runner is not None
+        self.saves.append(list(block_ids))
+        for key, block_id in zip(keys, block_ids, strict=True):
+            self.held[key] = self.runner.read(block_id)
+
+    def load(self, keys: Sequence[bytes], block_ids: Sequence[int]) -> Future[int]:
+        future: Future[int] = Future()
+        self.loads.append((keys, block_ids, future))
+        if self._ends_at_once:
+            self.end_load(len(keys))
+        return future
+
+    def end_load(self, num_blocks: int, index: int = -1) -> None:
+        assert self.runner is not None
+        keys, block_ids, future = self.loads[index]
+        for key, block_id in list(zip(keys, block_ids, strict=True))[:num_blocks]:
+            self.runner.write(block_id, self.held[key])
+        future.set_result(num_blocks)
 
 
 def make_request(

@@ -80,7 +80,7 @@ def test_imports_point_downwards(path: Path) -> None:
             assert levels[target] > levels[room], f"{where}, which is not below it"
 
 
-@pytest.mark.parametrize("module", ["engine.scheduler", "engine.block_pool", "engine.sampling"])
+@pytest.mark.parametrize("module", ["engine.scheduler", "engine.prefix_cache", "engine.block_pool", "engine.sampling"])
 def test_imports_without_the_native_core(module: str) -> None:
     program = f"import sys; sys.modules['treadle._native'] = None; import treadle.{module}"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)

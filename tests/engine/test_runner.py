@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fakes import FakeStream
 from oracles.tiny_model import TinyModel
@@ -14,11 +19,13 @@ from treadle.engine.block_pool import BlockPool
 from treadle.engine.engine import Engine
 from treadle.engine.kv_type import KV_BLOCK_TOKENS
 from treadle.engine.output import TextOutput
+from treadle.engine.prefix_cache import PrefixCache
 from treadle.engine.request import Request, TokenEvent
 from treadle.engine.runner import NativeRunner
 from treadle.engine.sampling import SamplingParams
 from treadle.engine.scheduler import Scheduler
 from treadle.models.gguf import ModelFile
+from treadle.models.tokenizer import Tokenizer
 
 SAMPLING = {
     "greedy": SamplingParams(temperature=0),
@@ -26,6 +33,12 @@ SAMPLING = {
 }
 PROMPT_LENGTHS = [1, 2, 31, 32, 33, 64, 90, 7]
 NUM_ANSWER_TOKENS = 40
+QUESTIONS = [
+    "What is the capital of France?",
+    "Name a prime number.",
+    "def add(a, b):",
+    "Why is the sky blue?",
+]
 
 
 @pytest.fixture(scope="module")
@@ -40,38 +53,85 @@ def prompts(model_file: ModelFile) -> list[list[int]]:
     return [rng.integers(0, vocab_size, length).tolist() for length in PROMPT_LENGTHS]
 
 
-class Loop:
-    """An engine over the native runtime, and how often its scheduler took a request's blocks away."""
+class BytesStore:
+    """Keeps the bytes of evicted blocks in memory and gives them back at once."""
 
-    def __init__(self, file: ModelFile, *, num_blocks: int = 64, max_batch_tokens: int = 512, threads: int = 1) -> None:
+    def __init__(self, runner: NativeRunner) -> None:
+        self._runtime = runner._runtime
+        self._held: dict[bytes, NDArray[np.uint8]] = {}
+        self.num_loaded = 0
+
+    def find(self, keys: Sequence[bytes]) -> int:
+        return next((index for index, key in enumerate(keys) if key not in self._held), len(keys))
+
+    def save(self, keys: Sequence[bytes], block_ids: Sequence[int]) -> None:
+        for key, block_id in zip(keys, block_ids, strict=True):
+            if key not in self._held:
+                self._held[key] = np.empty(self._runtime.kv_block_bytes, np.uint8)
+                self._runtime.read_kv_block(block_id, self._held[key])
+
+    def load(self, keys: Sequence[bytes], block_ids: Sequence[int]) -> Future[int]:
+        for key, block_id in zip(keys, block_ids, strict=True):
+            self._runtime.write_kv_block(block_id, self._held[key])
+        self.num_loaded += len(keys)
+        future: Future[int] = Future()
+        future.set_result(len(keys))
+        return future
+
+
+class Loop:
+    """An engine over the native runtime."""
+
+    def __init__(
+        self,
+        file: ModelFile,
+        *,
+        num_blocks: int = 64,
+        max_batch_tokens: int = 512,
+        max_num_requests: int = 8,
+        threads: int = 1,
+        is_cached: bool = True,
+        is_stored: bool = False,
+    ) -> None:
         self.runner = NativeRunner.load(
             file, isa="", cpus=[-1] * threads, num_blocks=num_blocks, max_batch_tokens=max_batch_tokens
         )
+        self.store = BytesStore(self.runner) if is_stored else None
         pool = BlockPool(num_blocks, KV_BLOCK_TOKENS)
-        self.engine = Engine(
-            Scheduler(pool, context=512, max_batch_tokens=max_batch_tokens, max_num_requests=8), self.runner
+        self.scheduler = Scheduler(
+            pool,
+            context=512,
+            max_batch_tokens=max_batch_tokens,
+            max_num_requests=max_num_requests,
+            cache=PrefixCache(pool, store=self.store, is_enabled=is_cached),
         )
-        self.num_preempted = 0
+        self.engine = Engine(self.scheduler, self.runner)
+        self.num_requests = 0
+
+    def request(
+        self, prompt: list[int], params: SamplingParams, num_tokens: int = NUM_ANSWER_TOKENS, seed: int | None = None
+    ) -> Request:
+        self.num_requests += 1
+        request = Request(
+            request_id=self.num_requests,
+            prompt_ids=prompt,
+            max_length=len(prompt) + num_tokens,
+            end_ids=frozenset(),
+            sampler=self.runner.create_sampler(params, len(prompt) if seed is None else seed, prompt),
+            output=TextOutput(FakeStream()),
+            deliver=lambda _: None,
+        )
+        self.engine.submit(request)
+        return request
+
+    def run(self) -> None:
+        while self.engine.has_work:
+            self.engine.step()
+        assert self.scheduler.pool.num_used == 0
 
     def answer(self, prompts: Sequence[list[int]], params: SamplingParams) -> list[list[int]]:
-        events: list[TokenEvent] = []
-        requests = []
-        for index, prompt in enumerate(prompts):
-            request = Request(
-                request_id=index,
-                prompt_ids=prompt,
-                max_length=len(prompt) + NUM_ANSWER_TOKENS,
-                end_ids=frozenset(),
-                sampler=self.runner.create_sampler(params, len(prompt), prompt),
-                output=TextOutput(FakeStream()),
-                deliver=events.append,
-            )
-            self.engine.submit(request)
-            requests.append(request)
-        while self.engine.has_work:
-            waiting = len(self.engine.scheduler.waiting)
-            self.engine.step()
-            self.num_preempted += max(0, len(self.engine.scheduler.waiting) - waiting)
+        requests = [self.request(prompt, params) for prompt in prompts]
+        self.run()
         return [request.answer_ids for request in requests]
 
 
@@ -88,38 +148,93 @@ def test_python_and_native_agree_on_the_block() -> None:
 @pytest.mark.parametrize("sampling", SAMPLING)
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"threads": 2}, {"max_batch_tokens": 8}, {"max_batch_tokens": 23, "threads": 2}, {"num_blocks": 6}],
+    [
+        {},
+        {"threads": 2},
+        {"max_batch_tokens": 8},
+        {"max_batch_tokens": 23, "threads": 2},
+        {"max_num_requests": 3},
+        {"is_cached": False},
+        {"num_blocks": 6},
+        {"num_blocks": 6, "is_cached": False},
+        {"num_blocks": 6, "is_stored": True},
+    ],
     ids=str,
 )
 def test_an_answer_is_the_same_in_any_company(
     model_file: ModelFile,
     prompts: list[list[int]],
     alone: dict[str, list[list[int]]],
-    settings: dict[str, int],
+    settings: dict[str, Any],
     sampling: str,
 ) -> None:
     loop = Loop(model_file, **settings)
-    assert loop.answer(prompts, SAMPLING[sampling]) == alone[sampling]
-    assert (loop.num_preempted > 0) == ("num_blocks" in settings)
-    assert loop.engine.scheduler.pool.num_used == 0
+    for _ in range(2):  # the second time from what the first left behind
+        assert loop.answer(prompts, SAMPLING[sampling]) == alone[sampling]
+    counters = loop.scheduler.counters()
+    assert (counters.num_preemptions > 0) == ("num_blocks" in settings)
+    if not settings.get("is_cached", True):
+        assert counters.num_pool_hit_tokens == 0
+    elif "num_blocks" not in settings:
+        assert counters.num_pool_hit_tokens > 100
+    assert (counters.num_store_hit_tokens > 0) == ("is_stored" in settings)
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_blocks": 14}, {"num_blocks": 14, "is_stored": True}], ids=str)
+def test_a_storm_of_cancelled_requests_disturbs_nobody(
+    model_file: ModelFile, prompts: list[list[int]], alone: dict[str, list[list[int]]], settings: dict[str, Any]
+) -> None:
+    loop = Loop(model_file, max_batch_tokens=40, **settings)
+    chance = random.Random(11)
+    kept: list[tuple[Request, list[int]]] = []
+    doomed: list[Request] = []
+    for _ in range(60):
+        index = chance.randrange(len(prompts))
+        if chance.random() < 0.4:
+            kept.append((loop.request(prompts[index], SAMPLING["sampled"]), alone["sampled"][index]))
+        else:
+            doomed.append(loop.request(prompts[index], SAMPLING["sampled"], seed=chance.randrange(99)))
+        for _ in range(chance.randrange(4)):
+            loop.engine.step()
+        if len(doomed) > 4:
+            loop.engine.cancel(doomed.pop(chance.randrange(len(doomed))))
+    for request in doomed:
+        loop.engine.cancel(request)
+    loop.run()
+    assert [request.answer_ids for request, _ in kept] == [expected for _, expected in kept]
+
+
+@pytest.mark.model
+def test_a_real_model_says_the_same_in_any_company(smollm2_path: Path) -> None:
+    file = ModelFile.open(smollm2_path)
+    tokenizer = Tokenizer.from_metadata(file.metadata)
+    system = "You are a careful assistant who answers in one sentence. " * 6
+    prompts = [tokenizer.encode(system + question) for question in QUESTIONS]
+    settings = SamplingParams(temperature=0.9)
+
+    def ask(loop: Loop) -> list[list[int]]:
+        requests = [loop.request(prompt, SAMPLING["greedy"], 8) for prompt in prompts]
+        requests += [loop.request(prompt, settings, 8, seed=4) for prompt in prompts]
+        loop.run()
+        return [request.answer_ids for request in requests]
+
+    plain = ask(Loop(file, max_num_requests=1, is_cached=False))
+    together = Loop(file, max_num_requests=16)
+    assert ask(together) == plain
+    # Eight requests share all full blocks of the system prompt, computed once.
+    counters = together.scheduler.counters()
+    assert counters.num_missed_tokens < sum(map(len, prompts)) * 2 - 7 * (len(tokenizer.encode(system)) // 32 - 1) * 32
+    assert ask(together) == plain
+    crowded = Loop(file, num_blocks=6, max_batch_tokens=48, max_num_requests=16, is_stored=True)
+    assert ask(crowded) == plain
 
 
 def test_logprobs_are_those_of_the_model(model_file: ModelFile, prompts: list[list[int]]) -> None:
     loop = Loop(model_file)
     events: list[TokenEvent] = []
-    params = SamplingParams(temperature=0, logprobs=3)
-    request = Request(
-        request_id=0,
-        prompt_ids=prompts[2],
-        max_length=len(prompts[2]) + 4,
-        end_ids=frozenset(),
-        sampler=loop.runner.create_sampler(params, 0, prompts[2]),
-        output=TextOutput(FakeStream()),
-        deliver=events.append,
-    )
-    loop.engine.submit(request)
-    while loop.engine.has_work:
-        loop.engine.step()
+    request = loop.request(prompts[2], SamplingParams(temperature=0, logprobs=3), 4)
+    request.deliver = events.append
+    loop.run()
     for event in events:
         [sample] = event.samples
         assert len(sample.top_logprobs) == 3

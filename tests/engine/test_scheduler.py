@@ -14,7 +14,7 @@ from treadle.engine.engine import Engine
 from treadle.engine.plan import Sample, StepPlan, StepResult
 from treadle.engine.request import Priority, Request, TokenEvent
 from treadle.engine.scheduler import Scheduler
-from treadle.errors import CapacityError, InternalError, ModelFileError, UsageError
+from treadle.errors import CapacityError, DeadlineError, InternalError, ModelFileError, UsageError
 
 
 def make_scheduler(num_blocks: int = 11, **settings: Any) -> Scheduler:
@@ -259,3 +259,201 @@ def test_random_walks_lose_nothing_and_always_move(seed: int) -> None:
     assert not live
     assert finished > 30
     assert scheduler.pool.num_free == scheduler.pool.num_blocks
+
+
+class Clock:
+    """A clock that moves when told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class PricedRunner(FakeRunner):
+    """A runner on which a step costs 20 ms, and 2 ms for each token."""
+
+    def __init__(self, pool: BlockPool, clock: Clock) -> None:
+        super().__init__(pool)
+        self._clock = clock
+
+    def run(self, plan: StepPlan) -> StepResult:
+        self._clock.now += 0.020 + 0.002 * plan.num_tokens
+        return super().run(plan)
+
+
+def make_priced(slowdown: float | None) -> tuple[Scheduler, Engine, PricedRunner, Clock]:
+    clock = Clock()
+    scheduler = make_scheduler(1000, context=1200, max_batch_tokens=128, slowdown=slowdown, clock=clock)
+    runner = PricedRunner(scheduler.pool, clock)
+    engine = Engine(scheduler, runner)
+    engine.submit(make_request(-1, range(800, 928), 1))
+    engine.step()
+    return scheduler, engine, runner, clock
+
+
+@pytest.mark.parametrize("slowdown", [1.5, 2.4, None])
+def test_a_prompt_slows_answers_by_no_more_than_the_factor(slowdown: float | None) -> None:
+    _, engine, runner, clock = make_priced(slowdown)
+    answering = [make_request(index, [index], 900) for index in range(2)]
+    for request in answering:
+        engine.submit(request)
+    for _ in range(5):
+        engine.step()
+    prompt = make_request(9, range(1000), 1)
+    engine.submit(prompt)
+    began, steps = clock.now, []
+    while not prompt.finish_reason:
+        before = clock.now
+        engine.step()
+        steps.append(clock.now - before)
+    if slowdown is None:
+        assert runner.plans[7].num_tokens == 128
+        return
+    alone = 0.020 + 0.002 * 2
+    assert max(steps) <= alone * slowdown + 0.002
+    assert 1000 / (clock.now - began) >= 0.75 * (slowdown * alone - alone) / 0.002 / (slowdown * alone)
+
+
+def test_answers_of_batch_requests_do_not_slow_prompts_down() -> None:
+    _, engine, runner, _ = make_priced(1.5)
+    engine.submit(make_request(0, [1], 300, priority="batch"))
+    for _ in range(5):
+        engine.step()
+    engine.submit(make_request(1, range(1000), 1))
+    engine.step()
+    assert runner.plans[-1].num_tokens == 128
+
+
+def test_a_short_prompt_passes_a_long_one_but_not_for_ever() -> None:
+    scheduler, engine, _, clock = make_priced(2.4)
+    engine.submit(make_request(0, [1], 900))
+    for _ in range(5):
+        engine.step()
+    book = make_request(1, range(1000), 1)
+    engine.submit(book)
+    engine.step()
+    question = make_request(2, range(500, 520), 1)
+    began = clock.now
+    engine.submit(question)
+    while not question.finish_reason:
+        engine.step()
+    assert clock.now - began < 0.3
+    assert not book.finish_reason
+    request_id = 3
+    while not book.finish_reason:  # there is always another question
+        if len(scheduler.running) < 4:
+            engine.submit(make_request(request_id, range(40 * request_id, 40 * request_id + 60), 1))
+            request_id += 1
+        engine.step()
+    assert clock.now - began < 10
+
+
+def test_interactive_requests_go_before_batch_requests_until_those_have_waited_long() -> None:
+    clock = Clock()
+    scheduler = make_scheduler(max_num_requests=1, clock=clock)
+    engine, runner = make_engine(scheduler)
+    order: list[int] = []
+    for request_id, (now, priority) in enumerate(
+        [(0, "batch"), (1, "batch"), (2, "interactive"), (31.5, "interactive")]
+    ):
+        clock.now = now
+        request = make_request(request_id, [request_id + 1], 1, priority=priority)  # type: ignore[arg-type]
+        engine.submit(request)
+    while engine.has_work:
+        engine.step()
+        order.append(runner.plans[-1].chunks[0].request.request_id)
+    assert order == [2, 0, 1, 3]
+
+
+def test_an_interactive_request_takes_the_place_of_a_batch_request() -> None:
+    scheduler = make_scheduler(num_blocks=5, context=20)
+    engine, _ = make_engine(scheduler)
+    batch = make_request(0, range(8), 8, priority="batch")
+    engine.submit(batch)
+    engine.step()
+    urgent = make_request(1, range(100, 112), 2)
+    engine.submit(urgent)
+    engine.step()
+    assert (scheduler.running, scheduler.waiting) == ((urgent,), (batch,))
+    while engine.has_work:
+        engine.step()
+    assert batch.answer_ids == answer(range(8), 8)
+    assert scheduler.counters().num_preemptions == 1
+
+
+def test_nobody_is_preempted_in_vain() -> None:
+    scheduler = make_scheduler(num_blocks=5, context=20)
+    engine, _ = make_engine(scheduler)
+    first, batch = make_request(0, range(8), 8), make_request(1, [7], 3, priority="batch")
+    engine.submit(first)
+    engine.submit(batch)
+    engine.step()
+    engine.submit(make_request(2, range(100, 116), 1))  # needs four blocks of five, and the first keeps two
+    engine.step()
+    assert scheduler.running == (first, batch)
+
+
+def test_a_deadline_ends_what_waits_and_what_runs() -> None:
+    clock = Clock()
+    scheduler = make_scheduler(max_num_requests=1, clock=clock)
+    engine, _ = make_engine(scheduler)
+    events: list[TokenEvent] = []
+    running = make_request(0, [1], 30, events=events, deadline=5.0)
+    waiting = make_request(1, [2], 30, events=events, deadline=3.0)
+    patient = make_request(2, [3], 2, deadline=100.0)
+    for request in (running, waiting, patient):
+        engine.submit(request)
+    engine.step()
+    assert scheduler.idle_seconds() == 0
+    clock.now = 3.0
+    engine.step()
+    late = [event for event in events if event.error]
+    assert [event.request for event in late] == [waiting]
+    assert isinstance(late[0].error, DeadlineError)
+    assert "up after 3.0 s, with 0 tokens answered, before it could start" in str(late[0].error)
+    clock.now = 5.0
+    engine.step()
+    assert "up after 5.0 s, with 2 tokens answered" in str(events[-1].error)
+    assert scheduler.running == (patient,)
+    while engine.has_work:
+        engine.step()
+    assert patient.answer_ids == answer([3], 2)
+    assert scheduler.pool.num_used == 0
+
+
+def test_refuses_more_than_a_thousand_in_the_queue_and_serves_the_rest() -> None:
+    scheduler = make_scheduler()
+    engine, _ = make_engine(scheduler)
+    events: list[TokenEvent] = []
+    for request_id in range(1025):
+        engine.submit(make_request(request_id, [1 + request_id % 900], 1, events=events))
+    assert isinstance(events[0].error, CapacityError)
+    assert "1024 requests wait already" in str(events[0].error)
+    while engine.has_work:
+        engine.step()
+    assert sum(event.finish_reason == "length" for event in events) == 1024
+
+
+def test_five_hundred_requests_pass_through_a_pool_too_small_for_them() -> None:
+    chance = random.Random(8)
+    scheduler = make_scheduler(11, max_num_requests=8, max_batch_tokens=16)
+    engine, _ = make_engine(scheduler)
+    requests = []
+    for request_id in range(500):
+        prompt = [chance.randrange(3)] * chance.choice([0, 8, 16]) + chance.choices(range(900), k=chance.randint(1, 20))
+        requests.append(make_request(request_id, prompt, chance.randint(1, 44 - len(prompt))))
+        engine.submit(requests[-1])
+    while engine.has_work:
+        engine.step()
+        check_invariants(scheduler)
+    for request in requests:
+        assert request.answer_ids == answer(request.prompt_ids, request.max_length - len(request.prompt_ids))
+    assert scheduler.pool.num_used == 0
+    assert scheduler.counters().num_preemptions > 20
+
+
+def test_refuses_a_factor_that_leaves_prompts_no_time() -> None:
+    with pytest.raises(UsageError, match=r"slowdown: expected above 1.*found 1\.0"):
+        make_scheduler(slowdown=1.0)

@@ -40,8 +40,7 @@ class StepPlan:
         return sum(chunk.num_tokens for chunk in self.chunks)
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """One sampled token; ``bad_logits`` says that there was nothing to sample from.
 
     ``logprob`` and ``top_logprobs`` are natural logarithms of the model's own distribution.

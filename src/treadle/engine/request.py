@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +35,7 @@ class Sampler(Protocol):
         """Draw only tokens whose bit is set, until the next call; None allows all."""
 
 
-@dataclass(frozen=True)
-class TokenEvent:
+class TokenEvent(NamedTuple):
     """One step forward of a request; the last one has a ``finish_reason``.
 
     ``text`` may be empty while a character or a stop string is incomplete, and hold more than one token's text later.

@@ -6,17 +6,19 @@ Leaves to others: which tokens a step computes (the scheduler) and what samples 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from treadle import _native
 from treadle.engine.kv_type import DEFAULT_KV_TYPE
 from treadle.engine.plan import Sample, StepPlan, StepResult
 
 if TYPE_CHECKING:
+    from treadle.engine.request import Request
     from treadle.engine.sampling import SamplingParams
     from treadle.models.gguf import ModelFile
 
@@ -94,29 +96,29 @@ class NativeRunner:
 
     def run(self, plan: StepPlan) -> StepResult:
         """Compute every chunk of ``plan`` in one native call, without the interpreter's lock."""
-        chunks = plan.chunks
-        query_lens = np.array([chunk.num_tokens for chunk in chunks], dtype=np.int32)
-        samples = np.array([chunk.samples for chunk in chunks], dtype=bool)
+        requests, starts, query_lens, is_sampled = zip(*plan.chunks, strict=True)
+        token_ids: list[int] = []
+        logit_rows = []
+        for request, start, num_tokens, samples in plan.chunks:
+            token_ids += request.token_ids[start : start + num_tokens]
+            if samples:
+                logit_rows.append(len(token_ids) - 1)
         output = self._runtime.step(
-            token_ids=_token_ids(plan),
-            query_lens=query_lens,
-            start_positions=np.array([chunk.start for chunk in chunks], dtype=np.int32),
-            block_tables=_block_tables(plan),
-            logit_rows=(np.cumsum(query_lens, dtype=np.int32) - 1)[samples],
-            samplers=[cast(_native.Sampler, chunk.request.sampler) for chunk in chunks if chunk.samples],
+            token_ids=np.array(token_ids, dtype=np.int32),
+            query_lens=np.array(query_lens, dtype=np.int32),
+            start_positions=np.array(starts, dtype=np.int32),
+            block_tables=_block_tables(requests),
+            logit_rows=np.array(logit_rows, dtype=np.int32),
+            samplers=[cast(_native.Sampler, request.sampler) for request in compress(requests, is_sampled)],
         )
         return StepResult([Sample(s.token, s.bad_logits, s.logprob, tuple(s.top_logprobs)) for s in output.samples])
 
 
-def _token_ids(plan: StepPlan) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    pieces = (chunk.request.token_ids[chunk.start : chunk.start + chunk.num_tokens] for chunk in plan.chunks)
-    return np.fromiter(chain.from_iterable(pieces), dtype=np.int32, count=plan.num_tokens)
-
-
-def _block_tables(plan: StepPlan) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
-    width = max(len(chunk.request.block_ids) for chunk in plan.chunks)
-    tables = np.full((len(plan.chunks), width), -1, dtype=np.int32)
-    for row, chunk in zip(tables, plan.chunks, strict=True):
-        num_blocks = len(chunk.request.block_ids)
-        row[:num_blocks] = chunk.request.block_row[:num_blocks]
+def _block_tables(requests: Sequence[Request]) -> NDArray[np.int32]:
+    """Copy what each request keeps in the right form already; entries past its need are not read."""
+    width = max([len(request.block_ids) for request in requests])
+    tables = np.zeros((len(requests), width), dtype=np.int32)
+    for index, request in enumerate(requests):
+        num_blocks = len(request.block_ids)
+        tables[index, :num_blocks] = request.block_row[:num_blocks]
     return tables

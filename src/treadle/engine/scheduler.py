@@ -21,6 +21,7 @@ from treadle.errors import CapacityError, ContextError, DeadlineError, TreadleEr
 __all__ = ["DEFAULT_SLOWDOWN", "Scheduler"]
 
 DEFAULT_SLOWDOWN = 2.4
+_TILE_TOKENS = 8  # how many tokens the native core multiplies by one piece of the weights
 
 
 class Scheduler:
@@ -198,6 +199,7 @@ class Scheduler:
         return [request.fail(error) for request in self._line.clear()]
 
     def _decodes(self) -> list[Chunk]:
+        """Give every running request room for its known tokens, and return a chunk for each that wants one token."""
         chunks = []
         index = 0
         while index < len(self._line.running):  # preempting shortens the list behind this place
@@ -210,7 +212,7 @@ class Scheduler:
         return chunks
 
     def _add_prompts(self, chunks: list[Chunk]) -> None:
-        """Fill the step with prompt tokens.
+        """Fill the step with tokens of prompts, after those that a guide has put into answers.
 
         A prompt may be overtaken by shorter ones for as long as it takes itself, so that a short question does not
         wait behind a book, nor the book for ever.
@@ -218,7 +220,7 @@ class Scheduler:
         budget = self._prompt_budget(chunks)
         token_seconds = self._costs.prompt_seconds
         prompts = [request for request in self._line.running if request.num_wanted > 1 and request.load is None]
-        prompts.sort(key=lambda request: request.turn[0] + request.num_wanted * token_seconds)
+        prompts.sort(key=lambda r: (r.times.first_token is None, r.turn[0] + r.num_wanted * token_seconds))
         for request in prompts:
             if not budget:
                 break
@@ -232,7 +234,12 @@ class Scheduler:
         if self.slowdown is None or all(chunk.request.priority == "batch" for chunk in decodes):
             return room
         num_tokens = self._costs.prompt_tokens(len(decodes), self.slowdown)
-        return room if num_tokens is None else min(room, num_tokens)
+        if num_tokens is None:
+            return room
+        num_tokens = min(room, num_tokens)
+        # A tile begun costs nearly a whole one, so that more tokens would delay the answers and gain next to nothing.
+        num_aligned = (len(decodes) + num_tokens) // _TILE_TOKENS * _TILE_TOKENS - len(decodes)
+        return num_aligned if num_aligned > 0 else num_tokens
 
     def _learn(self, plan: StepPlan, seconds: float) -> None:
         if not plan.chunks:

@@ -13,7 +13,7 @@ __all__ = ["StepCosts"]
 # Medians of so many steps shrug off one that the system interrupted, and still follow a growing context.
 _NUM_KEPT = 5
 # While prompts are read in every step, one in so many goes without, to see what the answers cost by themselves now.
-_STEPS_BETWEEN_PROBES = 32
+_STEPS_BETWEEN_PROBES = 64
 # What a step of some number of answers took says little after so many others: contexts grow.
 _STEPS_TO_FORGET = 256
 
@@ -21,21 +21,25 @@ _STEPS_TO_FORGET = 256
 class StepCosts:
     """Step times of this model on this machine, in seconds; nothing is assumed about either.
 
-    A step reads all weights whatever it computes, so the first prompt tokens beside some answers cost little and more
-    of them ever more. The price of one is therefore always taken from steps with about as many.
+    A step reads all weights whatever it computes, so the first prompt tokens beside some answers are nearly free and
+    the price of one more only rises, towards that in a step full of them. Going on from the last step at that price
+    therefore comes close to the time allowed from below. Before any step was full of them, a token costs what it did
+    in the fullest step of answers, which is too much, so that the number is small but safe.
     """
 
     def __init__(self) -> None:
         self._num_steps = 0
         self._last_probe = 0
         self._decode: dict[int, tuple[int, deque[float]]] = {}  # by number of answers: step last measured, seconds
-        self._beside: deque[float] = deque(maxlen=_NUM_KEPT)  # per prompt token, in steps with answers
-        self._alone: deque[float] = deque(maxlen=_NUM_KEPT)  # and in steps without
+        self._alone: deque[float] = deque(maxlen=_NUM_KEPT)  # per prompt token, of steps without answers
+        self._beside = (0, 0.0)  # prompt tokens of the last step with answers, and how much longer it took for them
 
     @property
     def prompt_seconds(self) -> float:
         """Return about how long a prompt token takes; 0 before anything was measured."""
-        return median(self._beside or self._alone or (0.0,))
+        num_tokens, seconds = self._beside
+        prices = self._alone or [median(measured) / count for count, (_, measured) in self._decode.items()]
+        return max(min(prices, default=0.0), seconds / num_tokens if num_tokens else 0.0)
 
     def record(self, num_decodes: int, num_prompt_tokens: int, seconds: float) -> None:
         """Learn from a step that computed one token for each of ``num_decodes`` answers, and of prompts so many."""
@@ -48,22 +52,22 @@ class StepCosts:
         elif not num_decodes:
             self._alone.append(seconds / num_prompt_tokens)
         elif (decode_seconds := self._decode_seconds(num_decodes)) is not None:
-            self._beside.append(max(0.0, seconds - decode_seconds) / num_prompt_tokens)
+            self._beside = (num_prompt_tokens, max(0.0, seconds - decode_seconds))
 
     def prompt_tokens(self, num_decodes: int, slowdown: float) -> int | None:
         """Return how many prompt tokens make a step of ``num_decodes`` answers ``slowdown`` times as long.
 
-        At least 1, but 0 when the step should go without any, to be measured; ``None`` when any number will do.
+        At least 1, but 0 when the step should go without any, to be measured; ``None`` when that costs no time at all.
         """
         decode_seconds = self._decode_seconds(num_decodes)
         if decode_seconds is None or self._num_steps - self._last_probe >= _STEPS_BETWEEN_PROBES:
             return 0
-        if not self._beside and not self._alone:
-            return num_decodes
         token_seconds = self.prompt_seconds
         if token_seconds == 0:
             return None
-        return max(1, int((slowdown - 1) * decode_seconds / token_seconds))
+        num_tokens, seconds = self._beside
+        room_seconds = (slowdown - 1) * decode_seconds - seconds
+        return max(1, num_tokens // 2, num_tokens + int(room_seconds / token_seconds))
 
     def _decode_seconds(self, num_decodes: int) -> float | None:
         step, measured = self._decode.get(num_decodes, (0, ()))
