@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -457,3 +458,40 @@ def test_five_hundred_requests_pass_through_a_pool_too_small_for_them() -> None:
 def test_refuses_a_factor_that_leaves_prompts_no_time() -> None:
     with pytest.raises(UsageError, match=r"slowdown: expected above 1.*found 1\.0"):
         make_scheduler(slowdown=1.0)
+
+
+class Dictated:
+    """A guide that forces five tokens after each sampled one."""
+
+    def advance(self, token_ids: Sequence[int], most_forced: int) -> list[int]:
+        return list(range(300, 305))[:most_forced] if token_ids else []
+
+
+def test_forced_tokens_get_their_blocks_and_are_computed_together() -> None:
+    scheduler = make_scheduler(num_blocks=9, context=36)
+    engine, runner = make_engine(scheduler)
+    guided, prompt = make_request(0, [1, 2], 24), make_request(1, range(100, 116), 4)
+    guided.guide = Dictated()  # type: ignore[assignment]
+    engine.submit(prompt)
+    engine.submit(guided)
+    while engine.has_work:
+        engine.step()
+        check_invariants(scheduler)
+    assert (0, 2, 6, True) in [chunk for plan in runner.plans for chunk in shape(plan)]
+    expected = [1, 2]
+    while len(expected) < 26:
+        expected += [*answer(expected, 1), *range(300, 305)]
+    assert guided.token_ids == expected[:26]
+    assert prompt.answer_ids == answer(range(100, 116), 4)
+
+
+def test_forced_tokens_of_an_answer_go_before_an_older_prompt() -> None:
+    _, engine, runner, _ = make_priced(None)
+    prompt, guided = make_request(0, range(1000), 1), make_request(1, range(700, 710), 60)
+    guided.guide = Dictated()  # type: ignore[assignment]
+    engine.submit(prompt)
+    engine.submit(guided)
+    engine.step()
+    engine.step()
+    assert shape(runner.plans[-2]) == [(1, 0, 10, True), (0, 0, 118, False)]
+    assert shape(runner.plans[-1]) == [(1, 10, 6, True), (0, 118, 122, False)]
