@@ -28,6 +28,13 @@ struct TilePlan {
     int64_t num_tiles, base_width, num_wider;
 };
 
+// The tile without its first columns (a multiple of 32, but any for kActF32).
+inline ActTile skip_columns(const ActTile& tile, int64_t columns) {
+    const int64_t skipped = columns * tile.num_tokens, blocks = columns / 32 * tile.num_tokens;
+    return {tile.num_tokens,          tile.q + skipped,         tile.scale + blocks, tile.sum + blocks,
+            tile.scaled_sum + blocks, tile.zero16 + 2 * blocks, tile.x + skipped};
+}
+
 class Activations {
  public:
     // Room for max_tokens tokens of max_columns columns in every format; pages are only taken for formats that are

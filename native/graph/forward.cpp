@@ -9,6 +9,19 @@
 #include "runtime_impl.h"
 
 namespace treadle {
+namespace {
+
+// Kernels request weights some KiB ahead of their use, into the next panels; the first ones of a chunk nobody has
+// requested. On a Zen 5 (November 2026) this made a product of eight tokens and 1536 columns a fifth faster.
+void request_start(const uint8_t* panel) {
+    constexpr int kBytes = 7168;
+    for (int i = 0; i < kBytes; i += 64) __builtin_prefetch(panel + i);
+}
+
+// A part of a tile of this many columns stays in the nearest cache while token after token is written into it.
+constexpr int64_t kQuantiseColumns = 2048;
+
+}  // namespace
 
 template <typename Emit>
 void Runtime::Impl::multiply(int worker, std::initializer_list<const Matrix*> matrices, int64_t num_tokens,
@@ -26,6 +39,7 @@ void Runtime::Impl::multiply(int worker, std::initializer_list<const Matrix*> ma
             first_panel += matrix->num_panels();
             if (low >= high) continue;
             const MatmulFn kernel = model_->kernels().matmul[matrix->format];
+            request_start(matrix->panel(low));
             // Tile outside, panel inside: a tile is read once into the nearest cache, a few panels stay in the next
             // one.
             for (int64_t t = 0; t < tiles.num_tiles; ++t) {
@@ -41,7 +55,7 @@ void Runtime::Impl::multiply(int worker, std::initializer_list<const Matrix*> ma
 }
 
 int64_t Runtime::Impl::panel_chunk(int64_t num_panels) const {
-    return std::clamp<int64_t>(num_panels / (16 * pool_.num_threads()), 1, 16);
+    return std::clamp<int64_t>(num_panels / (16 * pool_.num_threads()), 1, 8);
 }
 
 void Runtime::Impl::multiply_into_residual(int worker, const Matrix& matrix, const float* bias) {
@@ -65,27 +79,33 @@ void Runtime::Impl::quantise(int worker, int64_t num_rows, int64_t columns,
                              std::initializer_list<const Matrix*> consumers, Row&& row) {
     const TilePlan tiles(num_rows);
     const Activations& target = activations(worker, num_rows);
-    const auto quantise_one = [&](int64_t index) {
-        const float* values = row(index);
+    const auto quantise_one = [&](int64_t index, int64_t first_column, int64_t end_column) {
+        const float* values = row(index) + first_column;
         const int64_t tile_index = tiles.tile_of(index);
+        const auto token = static_cast<int32_t>(index - tiles.start(tile_index));
         bool done[kNumActFormats] = {};  // by ActFormat: consumers mostly agree
         for (const Matrix* matrix : consumers) {
             const ActFormat format = act_format_of(matrix->format);
             if (done[format]) continue;
             done[format] = true;
-            const ActTile tile = target.tile(tiles, tile_index, columns);
-            model_->kernels().quantize[format](values, columns, static_cast<int32_t>(index - tiles.start(tile_index)),
-                                               &tile);
+            const ActTile tile = skip_columns(target.tile(tiles, tile_index, columns), first_column);
+            model_->kernels().quantize[format](values, end_column - first_column, token, &tile);
         }
     };
     if (num_rows <= kRepeatedTokens) {
-        for (int64_t index = 0; index < num_rows; ++index) quantise_one(index);
+        for (int64_t index = 0; index < num_rows; ++index) quantise_one(index, 0, columns);
         timers_.lap(worker, Operator::kNormQuantise);
         return;
     }
-    // The tokens of a tile interleave inside cache lines: one worker per tile.
-    pool_.share(worker, tiles.num_tiles, 1, [&](int64_t tile, int64_t) {
-        for (int32_t i = 0; i < tiles.width(tile); ++i) quantise_one(tiles.start(tile) + i);
+    // The tokens of a tile interleave inside cache lines: a worker takes all of them, of some of the columns.
+    const int64_t num_workers = tiles.num_tiles < 4 * pool_.num_threads() ? pool_.num_threads() : 1;
+    const int64_t num_parts = std::max((columns + kQuantiseColumns - 1) / kQuantiseColumns, num_workers);
+    const int64_t part = (columns + 32 * num_parts - 1) / (32 * num_parts) * 32;
+    pool_.share(worker, tiles.num_tiles * num_parts, 1, [&](int64_t item, int64_t) {
+        const int64_t tile = item / num_parts, first = std::min(item % num_parts * part, columns);
+        for (int32_t i = 0; i < tiles.width(tile); ++i) {
+            quantise_one(tiles.start(tile) + i, first, std::min(first + part, columns));
+        }
     });
     timers_.lap(worker, Operator::kNormQuantise);
 }
@@ -216,6 +236,8 @@ void Runtime::Impl::feed_forward_block(int worker, const LayerWeights& layer) {
     alignas(64) float up[kMaxTile * kPanelRows];
     // Gate and up panels of the same rows go together, so their product never leaves the worker.
     pool_.share(worker, layer.gate.num_panels(), panel_chunk(layer.gate.num_panels()), [&](int64_t begin, int64_t end) {
+        request_start(layer.gate.panel(begin));
+        request_start(layer.up.panel(begin));
         for (int64_t t = 0; t < tiles.num_tiles; ++t) {
             const ActTile tile = inputs.tile(tiles, t, columns);
             for (int64_t p = begin; p < end; ++p) {

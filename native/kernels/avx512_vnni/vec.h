@@ -57,10 +57,20 @@ inline void run_tile(const void* panel, int64_t num_columns, const ActTile* tile
     }
 }
 
+struct FourBytes {
+    int8_t bytes[4];
+};
+
 // s[t] += 4-column dot products of the 16 rows with each token; x = the tile's q at these four columns, [T][4].
+// Assembly, because gcc 12 does not know that vpdpbusd broadcasts from memory: its separate broadcasts take registers
+// and front-end slots that these loops do not have to spare.
 template <int T>
 inline void dot4(__m512i weights, const int8_t* x, __m512i* s) {
-    TREADLE_UNROLL for (int t = 0; t < T; ++t) s[t] = _mm512_dpbusd_epi32(s[t], weights, repeat32(x + 4 * t));
+    TREADLE_UNROLL for (int t = 0; t < T; ++t) {
+        asm("vpdpbusd %2%{1to16%}, %1, %0"
+            : "+v"(s[t])
+            : "v"(weights), "m"(*reinterpret_cast<const FourBytes*>(x + 4 * t)));
+    }
 }
 
 // Adds halves, 16 -> 8 -> 4 -> 2 -> 1 lanes.
