@@ -59,12 +59,18 @@ def test_work_is_that_of_the_model(tiny_path: Path) -> None:
     products = ("qkv", "attention_output", "gate_up", "down", "logits")
     assert sum(operators[name].bytes for name in products) == core.model.decode_bytes
     assert operators["logits"].operations == 2 * len(PROMPT) * core.model.hidden_size * core.model.vocab_size
-    # Keys and values in 16 bits: groups of eight query rows, each read up to the last token they see.
-    group = core.model.num_heads // core.model.num_kv_heads
-    rows = len(PROMPT) * group
-    reads = sum((min(row + 8, rows) - 1) // group + 1 for row in range(0, rows, 8))
-    expected = core.model.num_layers * core.model.num_kv_heads * reads * core.model.head_dim * 2 * 2
-    assert operators["attention"].bytes == expected
+
+
+def test_attention_of_one_token_reads_the_cache_once(tiny_path: Path) -> None:
+    core = Core(tiny_path)
+    sequence = core.sequence(41)
+    core.step([(sequence, PROMPT)])
+    core.runtime.set_timing(True)
+    core.step([(sequence, [1])])
+    attention = by_name(core.runtime.timings())["attention"]
+    values = core.model.num_layers * (len(PROMPT) + 1) * core.model.head_dim * 2  # keys and values of one head
+    assert attention.bytes == values * core.model.num_kv_heads * 2  # 16 bits each
+    assert attention.operations == values * core.model.num_heads * 2
 
 
 @pytest.mark.parametrize("threads", [1, 2])
