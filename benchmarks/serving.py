@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from agent_load import AgentLoad, Interference
+from agent_load import AgentLoad, Interference, take_turn
 from engines import describe_machine, write_report
 from memory_load import measure_distinct, measure_restart
 from targets import HttpTarget, InProcess, Target, llama_server, treadle_server, vllm_server
@@ -61,11 +61,11 @@ def make_targets(arguments: argparse.Namespace) -> list[Target]:
     if not arguments.not_in_process:
         targets.append(InProcess(model, threads=threads, context=context, memory=arguments.memory))
     if arguments.http:
-        targets.append(treadle_server(model, free_port(), threads))
+        targets.append(treadle_server(model, free_port(), threads, context))
     if arguments.llama_server:
         targets.append(llama_server(arguments.llama_server, model, threads, arguments.agents, context))
     if arguments.vllm:
-        targets.append(vllm_server(arguments.vllm, model, free_port(), context))
+        targets.append(vllm_server(arguments.vllm, model, free_port(), threads, context))
     for choice in arguments.url:
         name, _, url = choice.partition("=")
         targets.append(HttpTarget(name, url, arguments.url_model))
@@ -89,7 +89,7 @@ async def compare(
         for target in targets:
             say(f"{target.name}: starting")
             started.append(target)
-            await guarded(target, started, results, target.start)
+            await guarded(target, started, results, partial(start, target))
             target.pause()
         for round_index in range(rounds):
             for target in list(started):
@@ -105,6 +105,12 @@ async def compare(
         for target in targets:
             await target.close()
     return results
+
+
+async def start(target: Target) -> None:
+    """Start it and ask it once: what a first request pays for, such as loading, is not part of the load."""
+    await target.start()
+    await take_turn(target, [{"role": "user", "content": "Hello."}], 4)
 
 
 async def guarded(

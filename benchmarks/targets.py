@@ -162,9 +162,10 @@ class HttpTarget:
 class ServerProcess(HttpTarget):
     """A server in a process group of its own, stopped while others are measured: some engines spin when idle."""
 
-    def __init__(self, name: str, command: list[str], *, url: str = "", model: str = "default") -> None:
-        super().__init__(name, url, model)
+    def __init__(self, name: str, command: list[str], *, url: str = "", settings: dict[str, str] | None = None) -> None:
+        super().__init__(name, url, "default")
         self._command = command
+        self._settings = settings or {}
         self._facts: dict[str, Any] = {"command": " ".join(Path(part).name for part in command)}
         self._process: subprocess.Popen[str] | None = None
 
@@ -176,6 +177,7 @@ class ServerProcess(HttpTarget):
             stdout=subprocess.PIPE if announces else sys.stderr.fileno(),
             text=True,
             start_new_session=True,
+            env={**os.environ, **self._settings},
         )
         if announces:
             assert self._process.stdout is not None
@@ -224,15 +226,18 @@ def llama_server(python: str, model: Path, threads: int, slots: int, context: in
     return ServerProcess("llama.cpp", [python, str(script), str(model), str(threads), str(slots), str(context)])
 
 
-def vllm_server(python: str, model: Path, port: int, context: int) -> ServerProcess:
+def vllm_server(python: str, model: Path, port: int, threads: int, context: int) -> ServerProcess:
     """vLLM reads no GGUF file here but a folder with bf16 weights beside it, named like it and with `-bf16`."""
     folder = model.with_name(model.stem + "-bf16")
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--dtype", "bfloat16"]
     command += ["--max-model-len", str(context), "--port", str(port), "--host", "127.0.0.1"]
-    command += ["--enable-prefix-caching", "--no-enable-log-requests", "--served-model-name", "default"]
-    return ServerProcess("vllm", command, url=f"http://127.0.0.1:{port}")
+    command += ["--enable-prefix-caching", "--served-model-name", "default"]
+    cpus = sorted(os.sched_getaffinity(0))[:threads]
+    settings = {"VLLM_CPU_KVCACHE_SPACE": "4", "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cpus))}
+    return ServerProcess("vllm", command, url=f"http://127.0.0.1:{port}", settings=settings)
 
 
-def treadle_server(model: Path, port: int, threads: int) -> ServerProcess:
-    command = [sys.executable, "-m", "treadle", "serve", str(model), "--port", str(port), "--threads", str(threads)]
-    return ServerProcess("treadle serve", command, url=f"http://127.0.0.1:{port}", model=model.stem)
+def treadle_server(model: Path, port: int, threads: int, context: int) -> ServerProcess:
+    command = [sys.executable, "-m", "treadle", "serve", f"default={model}", "--port", str(port)]
+    command += ["--threads", str(threads), "--context", str(context)]
+    return ServerProcess("treadle serve", command, url=f"http://127.0.0.1:{port}")
