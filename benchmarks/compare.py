@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
+from collections.abc import Sequence
 
 from chart import draw_chart
-from comparison import Comparison, Work
+from comparison import Comparison, Settings, Work
 from engines import LIMITS, OURS, RIVALS, add_common_arguments, describe_machine, pythons, write_report
 from results import markdown
 
@@ -20,45 +20,55 @@ STREAMS = [1, 2, 4, 8, 16]
 CONTEXTS = [128, 1024]
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def positive(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise ValueError(text)
+    return value
+
+
+def parse_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     add_common_arguments(parser)
     parser.add_argument("--rivals", nargs="*", default=RIVALS, choices=RIVALS, help="engines to compare with")
-    parser.add_argument("--rounds", type=int, help="rounds that count; 5, with --quick 3")
-    parser.add_argument("--prompt", type=int, nargs="*", help=f"prompt lengths to time; {PROMPTS}")
-    parser.add_argument("--streams", type=int, nargs="*", help=f"numbers of streams to decode; {STREAMS}")
-    parser.add_argument("--context", type=int, nargs="*", help=f"tokens each stream holds before; {CONTEXTS}")
-    parser.add_argument("--steps", type=int, default=16, help="tokens decoded in each stream")
-    parser.add_argument("--quick", action="store_true", help="the main works only: minutes instead of an hour")
-    arguments = parser.parse_args()
-    quick = arguments.quick
-    defaults = {
-        "rounds": 3 if quick else 5,
-        "prompt": [512, 4096] if quick else PROMPTS,
-        "streams": [1, 4, 8, 16] if quick else STREAMS,
-        "context": [128] if quick else CONTEXTS,
-    }
-    for name, value in defaults.items():
-        if getattr(arguments, name) is None:
-            setattr(arguments, name, value)
+    parser.add_argument("--rounds", type=positive, default=3, help="rounds that count, after one that warms up")
+    parser.add_argument("--prompt", type=positive, nargs="*", default=PROMPTS, help="prompt lengths to time")
+    parser.add_argument("--streams", type=positive, nargs="*", default=STREAMS, help="numbers of streams to decode")
+    parser.add_argument("--context", type=positive, nargs="*", default=CONTEXTS, help="tokens each stream holds before")
+    parser.add_argument("--steps", type=positive, default=8, help="tokens decoded in each stream by one call")
+    parser.add_argument("--turn-seconds", type=float, default=0.5, help="calls of a turn are repeated for so long")
+    parser.add_argument("--minutes", type=float, default=30, help="no work begins later; what is missing is named")
+    arguments = parser.parse_args(given)
+    if not arguments.model.is_file():
+        parser.error(f"there is no file {arguments.model}")
     return arguments
+
+
+def works(arguments: argparse.Namespace) -> list[Work]:
+    prompts = [Work("prompt", 1, length) for length in arguments.prompt]
+    decodes = [Work("decode", streams, context) for context in arguments.context for streams in arguments.streams]
+    return prompts + decodes
 
 
 def main() -> None:
     arguments = parse_arguments()
-    works = [Work("prompt", 1, length) for length in arguments.prompt]
-    works += [Work("decode", streams, context) for context in arguments.context for streams in arguments.streams]
-    comparison = Comparison(arguments.model, arguments.threads, arguments.steps, works)
     interpreters = pythons(arguments)
+    settings = Settings(
+        threads=arguments.threads,
+        steps=arguments.steps,
+        turn_seconds=arguments.turn_seconds,
+        rounds=arguments.rounds,
+        max_seconds=arguments.minutes * 60,
+    )
+    comparison = Comparison(arguments.model, settings, works(arguments))
     try:
         comparison.start({name: interpreters[name] for name in (LIMITS, OURS, *arguments.rivals)})
-        comparison.run(arguments.rounds)
+        comparison.run()
     finally:
         comparison.close()
     report = {"machine": describe_machine(arguments), **comparison.report()}
     write_report(arguments, report)
     if arguments.out:
-        chart: Path = arguments.out.with_suffix(".svg")
+        chart = arguments.out.with_suffix(".svg")
         chart.write_text(draw_chart(report))
         print(f"{arguments.out} and {chart} written", file=sys.stderr)
     print(markdown(report))

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import platform
+import select
 import signal
 import subprocess
 import sys
@@ -25,6 +26,8 @@ MODULES = {
     "vllm": "vllm_cpu",
     LIMITS: "machine_limits",
 }
+ANSWER_SECONDS = 600.0  # the slowest engine here takes two minutes to load
+EXIT_SECONDS = 5.0  # between the end of a process's output and its own
 RIVALS = [name for name in MODULES if name not in (OURS, LIMITS)]
 
 
@@ -39,8 +42,9 @@ class EngineGoneError(EngineError):
 class EngineProcess:
     """One engine in its own process, which runs only while it is asked something."""
 
-    def __init__(self, name: str, python: str) -> None:
+    def __init__(self, name: str, python: str, answer_seconds: float = ANSWER_SECONDS) -> None:
         self.name = name
+        self.answer_seconds = answer_seconds
         paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         command = [python, str(HERE / "worker.py"), MODULES[name]]
@@ -58,26 +62,37 @@ class EngineProcess:
 
     def ask(self, do: str, **arguments: Any) -> Any:
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
         try:
             os.killpg(self.process.pid, signal.SIGCONT)
             self.process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
             self.process.stdin.flush()
-            line = self.process.stdout.readline()
+            line = self._read_line()
             os.killpg(self.process.pid, signal.SIGSTOP)
         except OSError as error:
             raise EngineGoneError(f"its process ended: {error}") from error
-        if not line:
-            raise EngineGoneError(f"its process ended with status {self.process.wait()}")
         answer = json.loads(line)
         if "error" in answer:
             raise EngineError(answer["error"])
         return answer["value"]
 
+    def _read_line(self) -> str:
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], self.answer_seconds)
+        if not ready:
+            raise EngineGoneError(f"no answer within {self.answer_seconds:.0f} s")
+        line = self.process.stdout.readline()
+        if not line:
+            try:
+                raise EngineGoneError(f"its process ended with status {self.process.wait(EXIT_SECONDS)}")
+            except subprocess.TimeoutExpired as error:
+                raise EngineGoneError("its process closed its output") from error
+        return line
+
     def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.communicate()
 
 
 def add_common_arguments(parser: argparse.ArgumentParser) -> None:

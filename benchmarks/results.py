@@ -45,7 +45,7 @@ def work_text(cell: Cell) -> str:
 def speed_text(cell: Cell, name: str) -> str:
     speeds = cell["tokens_per_second"].get(name)
     if not speeds:
-        return "cannot"
+        return "cannot" if name in cell["failures"] else "-"
     digits = 0 if median(speeds) >= 100 else 1
     return f"{median(speeds):.{digits}f} ({min(speeds):.{digits}f}-{max(speeds):.{digits}f})"
 
@@ -106,6 +106,8 @@ def notes(report: Report) -> str:
             lines.append(f"{name}: {facts['version']} ({facts['build'].strip(' |')}){peak}.")
     lines += [f"{name} could not run: {reason}." for name, reason in report["failures"].items()]
     lines += cell_failures(report)
+    if report["rounds"] < report["rounds_wanted"]:
+        lines.append(f"Time was up after {report['rounds']} of {report['rounds_wanted']} rounds.")
     lines.append(
         f"{machine['system']}, Python {machine['python']}, SHA-256 of the file {machine['model_sha256'][:16]}."
     )

@@ -18,7 +18,7 @@ class Peer(Protocol):
         """Version, build and settings, for the report."""
 
     def prompt(self, tokens: list[int]) -> float:
-        """Compute a prompt from an empty cache up to the token that follows it."""
+        """Compute a prompt that no call had before, up to the token that follows it."""
 
     def decode(self, prompts: list[list[int]], num_steps: int) -> float:
         """With the prompts, all of one length, in the cache: time so many greedy steps that advance each by a token.

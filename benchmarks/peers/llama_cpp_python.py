@@ -34,8 +34,7 @@ class Engine(LlamaFamily):
         llama_cpp.llama_memory_seq_rm(llama_cpp.llama_get_memory(self.context), stream, position, -1)
 
     def fill(self, prompts: list[list[int]]) -> None:
-        """One prompt computed, the others copied: each stream has memory of its own, and its values do not matter."""
-        self._read(0, prompts[0])
+        self.read(0, prompts[0])
         memory = llama_cpp.llama_get_memory(self.context)
         for stream in range(1, len(prompts)):
             llama_cpp.llama_memory_seq_cp(memory, 0, stream, -1, -1)

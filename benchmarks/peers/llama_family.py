@@ -31,6 +31,7 @@ class LlamaFamily:
         self.batch = library.llama_batch_init(BATCH_TOKENS, 0, 1)
         self.contexts: dict[tuple[int, int], Any] = {}
         self.context: Any = None
+        self.filled: dict[tuple[int, int], int] = {}  # tokens of each stream that `fill` gave a context of this shape
 
     def model_params(self) -> Any:
         return self.library.llama_model_default_params()
@@ -43,35 +44,41 @@ class LlamaFamily:
         raise NotImplementedError
 
     def forget_from(self, stream: int, position: int) -> None:
+        """Forget what a stream of the current context holds from this position on."""
+        raise NotImplementedError
+
+    def fill(self, prompts: list[list[int]]) -> None:
+        """Give each stream of the current, empty context a prompt of this length, in memory of its own.
+
+        The values do not matter, so one is computed and copied: a long one takes seconds.
+        """
         raise NotImplementedError
 
     def prompt(self, tokens: list[int]) -> float:
-        self._use_context(1, len(tokens))
+        self.filled.pop(self._use_context(1, len(tokens)), None)
         self.clear()
         start = time.perf_counter()
-        self._read(0, tokens)
+        self.read(0, tokens)
         return time.perf_counter() - start
 
     def decode(self, prompts: list[list[int]], num_steps: int) -> float:
-        first = [tokens[-1] for tokens in prompts]
-        if self._use_context(len(prompts), len(prompts[0]) + num_steps):
+        shape = self._use_context(len(prompts), len(prompts[0]) + num_steps)
+        if self.filled.get(shape) != len(prompts[0]):
+            self.clear()
             self.fill(prompts)
+            self.filled[shape] = len(prompts[0])
         for stream, tokens in enumerate(prompts):
             self.forget_from(stream, len(tokens))
         rows = set(range(len(prompts)))
-        last = first
+        last = [tokens[-1] for tokens in prompts]
         start = time.perf_counter()
         for step in range(num_steps):
             self._step([(stream, token, len(prompts[stream]) + step) for stream, token in enumerate(last)], rows)
             last = [int(self._row(stream).argmax()) for stream in range(len(prompts))]
         return time.perf_counter() - start
 
-    def fill(self, prompts: list[list[int]]) -> None:
-        for stream, tokens in enumerate(prompts):
-            self._read(stream, tokens)
-
     def logits(self, tokens: list[int]) -> NDArray[np.float32]:
-        self._use_context(1, len(tokens))
+        self.filled.pop(self._use_context(1, len(tokens)), None)
         self.clear()
         parts = []
         for at in range(0, len(tokens), BATCH_TOKENS):
@@ -80,11 +87,10 @@ class LlamaFamily:
             parts += [self._row(row).copy() for row in range(len(piece))]
         return np.stack(parts)
 
-    def _use_context(self, streams: int, tokens: int) -> bool:
-        """Makes the context of this shape the current one; True if it is new."""
+    def _use_context(self, streams: int, tokens: int) -> tuple[int, int]:
+        """Makes the context of this shape the current one and returns the shape."""
         shape = (streams, -(-tokens // CONTEXT_STEP) * CONTEXT_STEP)
-        is_new = shape not in self.contexts
-        if is_new:
+        if shape not in self.contexts:
             params = self.context_params()
             params.n_ctx = shape[0] * shape[1]
             params.n_seq_max = streams
@@ -94,9 +100,9 @@ class LlamaFamily:
             if not self.contexts[shape]:
                 raise RuntimeError(f"no memory for the cache of {streams} streams of {shape[1]} tokens")
         self.context = self.contexts[shape]
-        return is_new
+        return shape
 
-    def _read(self, stream: int, tokens: list[int]) -> None:
+    def read(self, stream: int, tokens: list[int]) -> None:
         """Computes a prompt up to the token that follows it."""
         for at in range(0, len(tokens), BATCH_TOKENS):
             piece = tokens[at : at + BATCH_TOKENS]

@@ -34,6 +34,8 @@ class Engine:
         self.runtimes: dict[tuple[int, int], _native.Runtime] = {}
         self.blocks_per_stream = 0
         self.runtime: Any = None
+        self.filled: dict[tuple[int, int], int] = {}  # tokens of each stream that `_fill` gave a runtime of this shape
+        self.saved: dict[int, list[NDArray[np.uint8]]] = {}  # a stream's blocks by length of the prompt
 
     def facts(self) -> dict[str, Any]:
         try:
@@ -51,15 +53,16 @@ class Engine:
         }
 
     def prompt(self, tokens: list[int]) -> float:
-        self._use_runtime(1, len(tokens))
+        self.filled.pop(self._use_runtime(1, len(tokens)), None)
         start = time.perf_counter()
         self._read(0, tokens)
         return time.perf_counter() - start
 
     def decode(self, prompts: list[list[int]], num_steps: int) -> float:
-        if self._use_runtime(len(prompts), len(prompts[0]) + num_steps):
-            for stream, tokens in enumerate(prompts):
-                self._read(stream, tokens)
+        shape = self._use_runtime(len(prompts), len(prompts[0]) + num_steps)
+        if self.filled.get(shape) != len(prompts[0]):
+            self._fill(prompts)
+            self.filled[shape] = len(prompts[0])
         last = [tokens[-1] for tokens in prompts]
         start = time.perf_counter()
         for step in range(num_steps):
@@ -69,7 +72,7 @@ class Engine:
         return time.perf_counter() - start
 
     def logits(self, tokens: list[int]) -> NDArray[np.float32]:
-        self._use_runtime(1, len(tokens))
+        self.filled.pop(self._use_runtime(1, len(tokens)), None)
         parts = []
         for at in range(0, len(tokens), BATCH_TOKENS):
             piece = tokens[at : at + BATCH_TOKENS]
@@ -78,12 +81,11 @@ class Engine:
             parts.append(output.logits)
         return np.concatenate(parts)
 
-    def _use_runtime(self, streams: int, tokens: int) -> bool:
-        """Makes the runtime with a cache of this shape the current one; True if it is new."""
+    def _use_runtime(self, streams: int, tokens: int) -> tuple[int, int]:
+        """Makes the runtime with a cache of this shape the current one and returns the shape."""
         shape = (streams, -(-tokens // CACHE_STEP) * CACHE_STEP)
-        is_new = shape not in self.runtimes
         self.blocks_per_stream = shape[1] // _native.KV_BLOCK_TOKENS
-        if is_new:
+        if shape not in self.runtimes:
             self.runtimes[shape] = _native.Runtime(
                 self.model,
                 cpus=self.cpus,
@@ -92,7 +94,20 @@ class Engine:
                 kv_type=self.kv_type,
             )
         self.runtime = self.runtimes[shape]
-        return is_new
+        return shape
+
+    def _fill(self, prompts: list[list[int]]) -> None:
+        """Gives each stream a prompt of this length: one, copied, for the values do not matter and reading is slow."""
+        length = len(prompts[0])
+        blocks = range(-(-length // _native.KV_BLOCK_TOKENS))
+        if length not in self.saved:
+            self._read(0, prompts[0])
+            self.saved[length] = [np.empty(self.runtime.kv_block_bytes, np.uint8) for _ in blocks]
+            for block, saved in zip(blocks, self.saved[length], strict=True):
+                self.runtime.read_kv_block(block, saved)
+        for stream in range(len(prompts)):
+            for block, saved in zip(blocks, self.saved[length], strict=True):
+                self.runtime.write_kv_block(stream * self.blocks_per_stream + block, saved)
 
     def _read(self, stream: int, tokens: list[int]) -> int:
         """Computes a prompt and returns the token that follows it."""

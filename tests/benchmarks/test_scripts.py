@@ -13,7 +13,7 @@ import pytest
 import treadle
 from oracles.tiny_model import TinyModel
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def run_benchmark(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
