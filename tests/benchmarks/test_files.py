@@ -85,12 +85,12 @@ def test_a_folder_has_every_weight_of_the_file(tmp_path: Path, family: str) -> N
         ("model.layers.1.mlp.down_proj.weight", "blk.1.ffn_down.weight"),
         ("model.layers.0.self_attn.v_proj.weight", "blk.0.attn_v.weight"),
     ):
-        assert tensors[name] == pytest.approx(values[source], rel=2**-8)
+        np.testing.assert_allclose(tensors[name], values[source], rtol=2**-8)
     query, source_query = tensors["model.layers.0.self_attn.q_proj.weight"], values["blk.0.attn_q.weight"]
     if family == "llama":
-        assert query[1] == pytest.approx(source_query[2], rel=2**-8)
+        np.testing.assert_allclose(query[1], source_query[2], rtol=2**-8)
     else:
-        assert query == pytest.approx(source_query, rel=2**-8)
+        np.testing.assert_allclose(query, source_query, rtol=2**-8)
         assert "model.layers.1.self_attn.k_proj.bias" in tensors
 
 
