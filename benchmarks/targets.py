@@ -227,7 +227,10 @@ def llama_server(python: str, model: Path, threads: int, slots: int, context: in
 
 
 def vllm_server(python: str, model: Path, port: int, threads: int, context: int) -> ServerProcess:
-    """vLLM reads no GGUF file here but a folder with bf16 weights beside it, named like it and with `-bf16`."""
+    """vLLM reads no GGUF file here but a folder beside it, with bf16 weights and tokenizer, its name ending in `-bf16`.
+
+    Transformers makes the tokenizer: `AutoTokenizer.from_pretrained(FOLDER, gguf_file=NAME).save_pretrained(...)`.
+    """
     folder = model.with_name(model.stem + "-bf16")
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--dtype", "bfloat16"]
     command += ["--max-model-len", str(context), "--port", str(port), "--host", "127.0.0.1"]
