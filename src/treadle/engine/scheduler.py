@@ -237,9 +237,9 @@ class Scheduler:
         if num_tokens is None:
             return room
         num_tokens = min(room, num_tokens)
-        # A tile begun costs nearly a whole one, so that more tokens would delay the answers and gain next to nothing.
+        # A tile begun costs nearly a whole one: a few more tokens would delay the answers and gain next to nothing.
         num_aligned = (len(decodes) + num_tokens) // _TILE_TOKENS * _TILE_TOKENS - len(decodes)
-        return num_aligned if num_aligned > 0 else num_tokens
+        return num_aligned if num_aligned >= 0.75 * num_tokens else num_tokens
 
     def _learn(self, plan: StepPlan, seconds: float) -> None:
         if not plan.chunks:

@@ -6,12 +6,13 @@ Leaves to others: measuring and what to do with the room (the scheduler).
 from __future__ import annotations
 
 from collections import deque
-from statistics import median
+from statistics import median, median_low
 
 __all__ = ["StepCosts"]
 
 # Medians of so many steps shrug off one that the system interrupted, and still follow a growing context.
 _NUM_KEPT = 5
+_NUM_COMPARED = 3
 # While prompts are read in every step, one in so many goes without, to see what the answers cost by themselves now.
 _STEPS_BETWEEN_PROBES = 64
 # What a step of some number of answers took says little after so many others: contexts grow.
@@ -32,12 +33,13 @@ class StepCosts:
         self._last_probe = 0
         self._decode: dict[int, tuple[int, deque[float]]] = {}  # by number of answers: step last measured, seconds
         self._alone: deque[float] = deque(maxlen=_NUM_KEPT)  # per prompt token, of steps without answers
-        self._beside = (0, 0.0)  # prompt tokens of the last step with answers, and how much longer it took for them
+        # Of the last steps with answers: how many prompt tokens, and how much longer the step took for them.
+        self._beside: deque[tuple[int, float]] = deque([(0, 0.0)], maxlen=_NUM_COMPARED)
 
     @property
     def prompt_seconds(self) -> float:
         """Return about how long a prompt token takes; 0 before anything was measured."""
-        num_tokens, seconds = self._beside
+        num_tokens, seconds = self._usual_step()
         prices = self._alone or [median(measured) / count for count, (_, measured) in self._decode.items()]
         return max(min(prices, default=0.0), seconds / num_tokens if num_tokens else 0.0)
 
@@ -52,7 +54,7 @@ class StepCosts:
         elif not num_decodes:
             self._alone.append(seconds / num_prompt_tokens)
         elif (decode_seconds := self._decode_seconds(num_decodes)) is not None:
-            self._beside = (num_prompt_tokens, max(0.0, seconds - decode_seconds))
+            self._beside.append((num_prompt_tokens, max(0.0, seconds - decode_seconds)))
 
     def prompt_tokens(self, num_decodes: int, slowdown: float) -> int | None:
         """Return how many prompt tokens make a step of ``num_decodes`` answers ``slowdown`` times as long.
@@ -65,9 +67,13 @@ class StepCosts:
         token_seconds = self.prompt_seconds
         if token_seconds == 0:
             return None
-        num_tokens, seconds = self._beside
+        num_tokens, seconds = self._usual_step()
         room_seconds = (slowdown - 1) * decode_seconds - seconds
         return max(1, num_tokens // 2, num_tokens + int(room_seconds / token_seconds))
+
+    def _usual_step(self) -> tuple[int, float]:
+        counts, seconds = zip(*self._beside, strict=True)
+        return median_low(counts), median_low(seconds)
 
     def _decode_seconds(self, num_decodes: int) -> float | None:
         step, measured = self._decode.get(num_decodes, (0, ()))
