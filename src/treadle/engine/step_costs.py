@@ -6,12 +6,13 @@ Leaves to others: measuring and what to do with the room (the scheduler).
 from __future__ import annotations
 
 from collections import deque
-from statistics import median, median_low
+from collections.abc import Collection
+from statistics import median_low
 
 __all__ = ["StepCosts"]
 
-# Medians of so many steps shrug off one that the system interrupted, and still follow a growing context.
-_NUM_KEPT = 5
+# Of so many steps that are alike the shorter ones count: what interrupts a step only ever makes it longer.
+_NUM_KEPT = 9
 _NUM_COMPARED = 3
 # While prompts are read in every step, one in so many goes without, to see what the answers cost by themselves now.
 _STEPS_BETWEEN_PROBES = 64
@@ -40,7 +41,7 @@ class StepCosts:
     def prompt_seconds(self) -> float:
         """Return about how long a prompt token takes; 0 before anything was measured."""
         num_tokens, seconds = self._usual_step()
-        prices = self._alone or [median(measured) / count for count, (_, measured) in self._decode.items()]
+        prices = self._alone or [_usual(measured) / count for count, (_, measured) in self._decode.items()]
         return max(min(prices, default=0.0), seconds / num_tokens if num_tokens else 0.0)
 
     def record(self, num_decodes: int, num_prompt_tokens: int, seconds: float) -> None:
@@ -77,4 +78,9 @@ class StepCosts:
 
     def _decode_seconds(self, num_decodes: int) -> float | None:
         step, measured = self._decode.get(num_decodes, (0, ()))
-        return median(measured) if measured and self._num_steps - step < _STEPS_TO_FORGET else None
+        return _usual(measured) if measured and self._num_steps - step < _STEPS_TO_FORGET else None
+
+
+def _usual(seconds: Collection[float]) -> float:
+    """Return the lower quartile."""
+    return sorted(seconds)[len(seconds) // 4]
