@@ -20,7 +20,7 @@ from treadle.errors import CapacityError, ContextError, DeadlineError, TreadleEr
 
 __all__ = ["DEFAULT_SLOWDOWN", "Scheduler"]
 
-DEFAULT_SLOWDOWN = 2.4
+DEFAULT_SLOWDOWN = 2.5
 _TILE_TOKENS = 8  # how many tokens the native core multiplies by one piece of the weights
 
 
