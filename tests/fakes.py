@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -170,7 +170,7 @@ class FakeTokenizer:
     def encode_prompt(self, rendered: str) -> list[int]:
         return self.encode(rendered)
 
-    def stream(self, *, continuation: bool) -> FakeStream:  # noqa: ARG002
+    def stream(self, *, continuation: bool, shown_ids: Collection[int] = ()) -> FakeStream:  # noqa: ARG002
         return FakeStream()
 
     def decode(self, token_ids: Sequence[int]) -> str:
