@@ -1,5 +1,6 @@
 #include "treadle/limit_probe.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 
@@ -11,20 +12,22 @@ namespace treadle {
 
 namespace {
 
-constexpr int64_t kPageBytes = 4096;
-constexpr int64_t kPagesPerClaim = 64;
-constexpr int kPrefetchWords = 1024;
+constexpr int64_t kLineBytes = 64;
+// In small pieces the threads keep starting anew, and prefetch what the other one reads: that is far from the limit.
+constexpr int64_t kMaxPieceBytes = int64_t{2} << 20;
+constexpr int64_t kPrefetchWords = 1024;
+constexpr int kUsedOnce = 0;  // the data is not needed again: leave no trace of it in the caches
 
 double seconds_now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Every thread claims pieces of work until the time is over; returns how many pieces were done, and in which time.
 struct Window {
     double num_claims;
     double seconds;
 };
 
+// Every thread claims pieces of work until the time is over.
 template <typename Work>
 Window run_window(ThreadPool& pool, double seconds, const Work& work) {
     std::atomic<int64_t> cursor{0};
@@ -35,11 +38,11 @@ Window run_window(ThreadPool& pool, double seconds, const Work& work) {
     return {static_cast<double>(cursor.load()), seconds_now() - start};
 }
 
-void read_page(const uint8_t* page) {
+void read_piece(const uint8_t* piece, int64_t num_bytes) {
     uint64_t sum[8] = {};
-    const auto* words = reinterpret_cast<const uint64_t*>(page);
-    for (int64_t i = 0; i < kPageBytes / 8; i += 8) {
-        __builtin_prefetch(words + i + kPrefetchWords);  // as the kernels do: alone, the hardware prefetcher is slower
+    const auto* words = reinterpret_cast<const uint64_t*>(piece);
+    for (int64_t i = 0; i < num_bytes / 8; i += 8) {
+        __builtin_prefetch(words + i + kPrefetchWords, 0, kUsedOnce);
         for (int lane = 0; lane < 8; ++lane) sum[lane] += words[i + lane];
     }
     // The reads must not be optimised away.
@@ -67,17 +70,17 @@ __attribute__((target("avx512f,avx512vnni"))) void dot_in_registers(int64_t num_
 }  // namespace
 
 LimitProbe::LimitProbe(ThreadPool& pool, const uint8_t* memory, size_t num_bytes)
-    : pool_(pool), memory_(memory), num_pages_(static_cast<int64_t>(num_bytes) / kPageBytes) {}
+    : pool_(pool),
+      memory_(memory),
+      piece_bytes_(std::min(static_cast<int64_t>(num_bytes), kMaxPieceBytes) / kLineBytes * kLineBytes),
+      num_pieces_(static_cast<int64_t>(num_bytes) / piece_bytes_) {}
 
 double LimitProbe::read_bytes_per_second(double seconds) {
-    const int64_t first = next_page_;
     const Window window = run_window(pool_, seconds, [&](int64_t claim) {
-        for (int64_t i = 0; i < kPagesPerClaim; ++i) {
-            read_page(memory_ + (first + claim * kPagesPerClaim + i) % num_pages_ * kPageBytes);
-        }
+        read_piece(memory_ + (next_piece_ + claim) % num_pieces_ * piece_bytes_, piece_bytes_);
     });
-    next_page_ = (first + static_cast<int64_t>(window.num_claims) * kPagesPerClaim) % num_pages_;
-    return window.num_claims * static_cast<double>(kPagesPerClaim * kPageBytes) / window.seconds;
+    next_piece_ = (next_piece_ + static_cast<int64_t>(window.num_claims)) % num_pieces_;
+    return window.num_claims * static_cast<double>(piece_bytes_) / window.seconds;
 }
 
 double LimitProbe::int8_ops_per_second(double seconds) {

@@ -12,7 +12,8 @@ namespace treadle {
 
 class LimitProbe {
  public:
-    // `memory` is larger than every cache and has been written: untouched pages are all the same page of zeros.
+    // `memory` is larger than every cache and has been written: untouched pages are all the same page of zeros. At
+    // least 64 bytes, and their address a multiple of 64.
     LimitProbe(ThreadPool& pool, const uint8_t* memory, size_t num_bytes);
 
     // All threads together, over about so many seconds.
@@ -23,8 +24,9 @@ class LimitProbe {
  private:
     ThreadPool& pool_;
     const uint8_t* memory_;
-    int64_t num_pages_;
-    int64_t next_page_ = 0;  // windows go on where the last one ended, so nothing is left in the cache
+    int64_t piece_bytes_;
+    int64_t num_pieces_;
+    int64_t next_piece_ = 0;  // windows go on where the last one ended, so nothing is left in the cache
 };
 
 }  // namespace treadle
