@@ -2,13 +2,9 @@
 
 Reports how often both would choose the same next token, how far their distributions diverge, and each perplexity. Both
 round activations to eight bits, each in its own way; with --exact both are also held against llama.cpp on a copy of
-<<<<<<< HEAD
 the file with float32 weights, where nothing is rounded. TREADLE_ISA=avx2 (or another table's name) chooses Treadle's
-kernels; all give the same bits, so they should give the same figures. compare.py measures speed.
-=======
-the file with float32 weights, where nothing is rounded. With --kv-type q8_0 Treadle is held against itself with f16
-keys and values, too, which shows what that rounding alone changes. compare.py measures speed.
->>>>>>> ad687e1 (Let LLM, the commands and the environment choose the KV type)
+kernels; all give the same bits, so they should give the same figures. With --kv-type q8_0 Treadle is held against
+itself with f16 keys and values, too, which shows what that rounding alone changes. compare.py measures speed.
 """
 
 from __future__ import annotations
