@@ -184,8 +184,14 @@ class AsyncCompletionStream(AsyncIterator[CompletionChunk]):
 
     def __init__(self, answers: Sequence[Answer], inbox: Inbox, *, cancel: Callable[[Request], None]) -> None:
         self._open = {answer.request: answer for answer in answers}
+        self._first = answers[0].request
         self._inbox = inbox
         self._cancel = cancel
+
+    @property
+    def cached_tokens(self) -> int:
+        """Return how many tokens of the prompt were known already; certain from the first chunk on."""
+        return self._first.num_cached_tokens
 
     async def __anext__(self) -> CompletionChunk:
         if not self._open:

@@ -15,17 +15,18 @@ from fastapi.openapi.utils import get_openapi
 
 from treadle.server.errors import add_error_handlers
 from treadle.server.hub import ModelHub
-from treadle.server.routes import chat, completions, models, tokenize
+from treadle.server.routes import chat, completions, messages, models, tokenize
 from treadle.server.schema.chat import ChatRequest
 from treadle.server.schema.completions import CompletionRequest
+from treadle.server.schema.messages import CountTokensRequest, MessagesRequest
 from treadle.server.schema.tokenize import DetokenizeRequest, TokenizeRequest
 from treadle.server.settings import ServerSettings
 from treadle.server.state import ServerState
 
 __all__ = ["create_app"]
 
-_ROUTES = (chat, completions, models, tokenize)
-_BODIES = (ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest)
+_ROUTES = (chat, completions, messages, models, tokenize)
+_BODIES = (ChatRequest, CompletionRequest, CountTokensRequest, DetokenizeRequest, MessagesRequest, TokenizeRequest)
 _IDLE_CHECK_SECONDS = 5.0
 
 

@@ -25,7 +25,7 @@ from treadle.errors import (
     UsageError,
 )
 
-__all__ = ["ApiError", "add_error_handlers", "api_error", "error_body", "invalid_body"]
+__all__ = ["ApiError", "Json", "add_error_handlers", "api_error", "error_body", "invalid_body"]
 
 _log = logging.getLogger("treadle.server")
 _ANTHROPIC_PREFIX = "/v1/messages"
@@ -37,6 +37,7 @@ _ANTHROPIC_TYPES = {
     413: "request_too_large",
     429: "rate_limit_error",
     503: "overloaded_error",
+    504: "timeout_error",
 }
 
 
@@ -120,15 +121,16 @@ def add_error_handlers(app: FastAPI) -> None:
     async def handle(request: Request, error: Exception) -> JSONResponse:
         found = api_error(error)
         body = error_body(found, request.url.path)
-        return _Json(body, status_code=found.status, headers=dict(found.headers))
+        return Json(body, status_code=found.status, headers=dict(found.headers))
 
     handler: Callable[[Request, Exception], Awaitable[JSONResponse]] = handle
     for kind in (ApiError, TreadleError, HTTPException, Exception):
         app.add_exception_handler(kind, handler)
 
 
-class _Json(JSONResponse):
+class Json(JSONResponse):
     """JSON that can carry whatever a client sent: lone surrogates are escaped rather than refused."""
 
     def render(self, content: Any) -> bytes:
+        """Return ``content`` in ASCII."""
         return json.dumps(content).encode("ascii")

@@ -28,12 +28,16 @@ __all__ = ["AnswerRun", "Piece"]
 
 @dataclass(frozen=True)
 class Piece:
-    """What one chunk adds to the answer ``index``; ``finish_reason`` is there on the last piece of each."""
+    """What one chunk adds to the answer ``index``.
+
+    ``finish_reason`` is there on the last piece of each, with what the model or the caller stopped it by.
+    """
 
     index: int
     parts: Sequence[Part]
     logprobs: Sequence[TokenLogprob]
     finish_reason: str | None
+    stopped_by: str | int | None = None
 
 
 class AnswerRun:
@@ -74,6 +78,8 @@ class AnswerRun:
             constraint=prepared.grammar.constraint if prepared.grammar is not None else None,
         )
         self._first = await self._next()
+        self.usage.prompt_tokens = len(prepared.prompt.token_ids)
+        self.usage.cached_tokens = self._stream.cached_tokens
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """Iterate over the answers as they come."""
@@ -96,10 +102,10 @@ class AnswerRun:
             reader = self._readers[chunk.index]
             was_open = reader.finish_reason is None
             parts = reader.read(chunk)
-            if chunk.completion is not None:
-                self.usage.add(chunk.completion, is_first=self.usage.prompt_tokens == 0)
             if was_open:
+                self.usage.completion_tokens += len(chunk.token_ids)
+                stopped_by = chunk.completion.stopped_by if chunk.completion is not None else None
                 end_ids = self.engine.tokenizer.eog_ids  # have no text, so they are no part of the answer
                 logprobs = [entry for entry in chunk.logprobs if entry.token_id not in end_ids]
-                return Piece(chunk.index, parts, logprobs, reader.finish_reason)
+                return Piece(chunk.index, parts, logprobs, reader.finish_reason, stopped_by)
         return None

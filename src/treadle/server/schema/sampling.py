@@ -13,11 +13,11 @@ from treadle.engine.sampling import MAX_SEED, SamplingParams
 from treadle.errors import UsageError
 from treadle.server.schema.base import MAX_CHOICES, Body
 
-__all__ = ["SamplingFields", "Stop", "token_biases"]
+__all__ = ["SamplingFields", "Stop", "StopText", "token_biases"]
 
 _MAX_BIASES = 1024
-_StopText = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
-Stop = _StopText | Annotated[list[_StopText], Field(max_length=16)]
+StopText = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
+Stop = StopText | Annotated[list[StopText], Field(max_length=16)]
 
 
 class SamplingFields(Body):
