@@ -15,7 +15,7 @@ from fastapi.openapi.utils import get_openapi
 
 from treadle.server.errors import add_error_handlers
 from treadle.server.hub import ModelHub
-from treadle.server.routes import chat, completions, messages, models, tokenize
+from treadle.server.routes import chat, completions, dashboard, messages, models, tokenize
 from treadle.server.schema.chat import ChatRequest
 from treadle.server.schema.completions import CompletionRequest
 from treadle.server.schema.messages import CountTokensRequest, MessagesRequest
@@ -25,7 +25,7 @@ from treadle.server.state import ServerState
 
 __all__ = ["create_app"]
 
-_ROUTES = (chat, completions, messages, models, tokenize)
+_ROUTES = (chat, completions, dashboard, messages, models, tokenize)
 _BODIES = (ChatRequest, CompletionRequest, CountTokensRequest, DetokenizeRequest, MessagesRequest, TokenizeRequest)
 _IDLE_CHECK_SECONDS = 5.0
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from treadle.errors import CapacityError
 from treadle.server.errors import ApiError
+from treadle.server.recent import RecentRequests
 
 if TYPE_CHECKING:
     from treadle.engine.async_llm import AsyncLLM
@@ -32,6 +33,7 @@ class ServedModel:
     num_users: int = 0
     last_used: float = 0.0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    recent: RecentRequests = field(default_factory=RecentRequests)
 
 
 class ModelHub:

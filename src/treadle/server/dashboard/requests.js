@@ -1,0 +1,57 @@
+// The last requests and how long each phase took, as bars on one scale.
+
+import { element, seconds } from "./format.js";
+
+const NUM_SHOWN = 16;
+const ENDS = { stop: "complete", length: "cut at its limit", stopped: "stopped" };
+
+let shown = "";
+
+export function showRequests(requests) {
+  const recent = requests.slice(0, NUM_SHOWN);
+  const key = JSON.stringify(recent);
+  if (key === shown) return;
+  shown = key;
+  const longest = Math.max(...recent.map((request) => request.total_seconds), 0.001);
+  document.getElementById("requests").replaceChildren(...recent.map((request) => row(request, longest)));
+  document.getElementById("no-requests").hidden = recent.length > 0;
+}
+
+function row(request, longest) {
+  const began = new Date(request.began_at * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+  const cached = request.cached_tokens ? `, ${request.cached_tokens} cached` : "";
+  const tokens = element("td", "tokens", `${request.prompt_tokens} → ${request.answer_tokens}`);
+  tokens.title = `prompt ${request.prompt_tokens}${cached}, answer ${request.answer_tokens}`;
+  const made = element("tr", `state-${request.state}`, element("th", "", began), tokens, bar(request, longest));
+  made.firstChild.scope = "row";
+  return made;
+}
+
+function bar(request, longest) {
+  const phases = phasesOf(request);
+  const track = element("span", "track");
+  for (const [className, , value] of phases) {
+    const part = element("span", className);
+    part.style.width = `${(100 * value) / longest}%`;
+    track.append(part);
+  }
+  const state = ENDS[request.state] ?? request.state;
+  const words = phases.map(([, label, value]) => `${label} ${seconds(value)}`).join(", ");
+  track.setAttribute("aria-hidden", "true");
+  const cell = element("td", "phases", track, element("span", "total", seconds(request.total_seconds)));
+  cell.append(element("span", "unseen", `, ${state}: ${words}`));
+  cell.title = `${state}: ${words}`;
+  return cell;
+}
+
+/** Until an answer is complete, queueing and reading the prompt are known only as one time. */
+function phasesOf(request) {
+  const phases = [];
+  if (request.queued_seconds === null) {
+    phases.push(["before", "first token", request.first_token_seconds ?? request.total_seconds]);
+  } else {
+    phases.push(["queued", "queued", request.queued_seconds], ["prefill", "prompt", request.prefill_seconds]);
+  }
+  if (request.decode_seconds !== null) phases.push(["decode", "answer", request.decode_seconds]);
+  return phases;
+}
