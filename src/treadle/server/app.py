@@ -15,18 +15,28 @@ from fastapi.openapi.utils import get_openapi
 
 from treadle.server.errors import add_error_handlers
 from treadle.server.hub import ModelHub
-from treadle.server.routes import chat, completions, dashboard, messages, models, tokenize
+from treadle.server.response_store import ResponseStore
+from treadle.server.routes import chat, completions, dashboard, messages, models, responses, tokenize
 from treadle.server.schema.chat import ChatRequest
 from treadle.server.schema.completions import CompletionRequest
 from treadle.server.schema.messages import CountTokensRequest, MessagesRequest
+from treadle.server.schema.responses import ResponsesRequest
 from treadle.server.schema.tokenize import DetokenizeRequest, TokenizeRequest
 from treadle.server.settings import ServerSettings
 from treadle.server.state import ServerState
 
 __all__ = ["create_app"]
 
-_ROUTES = (chat, completions, dashboard, messages, models, tokenize)
-_BODIES = (ChatRequest, CompletionRequest, CountTokensRequest, DetokenizeRequest, MessagesRequest, TokenizeRequest)
+_ROUTES = (chat, completions, dashboard, messages, models, responses, tokenize)
+_BODIES = (
+    ChatRequest,
+    CompletionRequest,
+    CountTokensRequest,
+    DetokenizeRequest,
+    MessagesRequest,
+    ResponsesRequest,
+    TokenizeRequest,
+)
 _IDLE_CHECK_SECONDS = 5.0
 
 
@@ -46,7 +56,7 @@ def create_app(hub: ModelHub, settings: ServerSettings) -> FastAPI:
 
     # Documentation pages of the framework load scripts from the internet; the OpenAPI document itself is served.
     app = FastAPI(title="Treadle", lifespan=life, docs_url=None, redoc_url=None)
-    app.state.server = ServerState(hub, settings)
+    app.state.server = ServerState(hub, settings, ResponseStore(settings.max_stored_bytes))
     add_error_handlers(app)
     for module in _ROUTES:
         app.include_router(module.router)

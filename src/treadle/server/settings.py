@@ -41,6 +41,8 @@ class ServerSettings:
     drain_timeout: float = 30.0
     # hub.py
     idle_unload: float | None = None
+    # response_store.py
+    max_stored_bytes: int = 64 << 20
     # logs.py
     log_prompts: bool = False
     log_json: bool = False
@@ -53,6 +55,8 @@ class ServerSettings:
         for name in ("max_body_bytes", "max_queued"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name}: expected at least 1, found {getattr(self, name)}")
+        if self.max_stored_bytes < 0:
+            raise UsageError(f"max_stored_bytes: expected 0 or more, found {self.max_stored_bytes}")
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise UsageError("TLS needs both a certificate and a key", hint="give --tls-cert and --tls-key together")
         if not (self.is_loopback or self.api_keys or self.allow_public):

@@ -11,6 +11,7 @@ from typing import cast
 from fastapi import Request
 
 from treadle.server.hub import ModelHub
+from treadle.server.response_store import ResponseStore
 from treadle.server.settings import ServerSettings
 
 __all__ = ["ServerState", "state_of"]
@@ -18,10 +19,11 @@ __all__ = ["ServerState", "state_of"]
 
 @dataclass(frozen=True)
 class ServerState:
-    """The models and the settings of one server."""
+    """The models, the settings and the stored responses of one server."""
 
     hub: ModelHub
     settings: ServerSettings
+    responses: ResponseStore
 
 
 def state_of(request: Request) -> ServerState:

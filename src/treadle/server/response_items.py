@@ -1,0 +1,148 @@
+"""Reads the items of the Responses API into the messages of a conversation.
+
+Leaves to others: the fields beside the input (``server.schema.responses``) and writing items (``response_output``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from treadle.server.conversation import Conversation, ToolChoice
+from treadle.server.errors import ApiError
+from treadle.server.schema.responses import ResponseToolChoice
+
+if TYPE_CHECKING:
+    from treadle.server.schema.responses import ResponsesRequest
+
+__all__ = ["Item", "input_items", "read_conversation"]
+
+Item = Mapping[str, Any]
+
+_COMMON = frozenset({"type", "id", "status"})
+_FIELDS = {
+    "message": _COMMON | {"role", "content", "phase"},
+    "function_call": _COMMON | {"call_id", "name", "arguments"},
+    "function_call_output": _COMMON | {"call_id", "output"},
+    "reasoning": _COMMON | {"summary", "content", "encrypted_content"},
+}
+_TEXT_KINDS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
+
+
+def input_items(body: ResponsesRequest) -> list[Item]:
+    """Return what a request adds to the conversation, as items."""
+    if isinstance(body.input, str):
+        return [{"type": "message", "role": "user", "content": body.input}]
+    return list(body.input)
+
+
+def read_conversation(body: ResponsesRequest, items: Sequence[Item]) -> Conversation:
+    """Return what ``body`` asks, after the ``items`` of the whole conversation.
+
+    Raises:
+        ApiError: An item is wrong, or of a kind this model cannot read; ``param`` is its place.
+    """
+    choice: ToolChoice = "auto"
+    function = None
+    if isinstance(body.tool_choice, ResponseToolChoice):
+        choice, function = "required", body.tool_choice.name
+    elif body.tool_choice is not None:
+        choice = body.tool_choice
+    messages = [{"role": "system", "content": body.instructions}] if body.instructions else []
+    offset = len(items) - len(input_items(body))  # places are those of the request, earlier items come from the store
+    reader = _Reader(messages)
+    for index, item in enumerate(items):
+        reader.read(item, f"input[{index - offset}]" if index >= offset else "previous_response_id")
+    effort = body.reasoning.effort if body.reasoning is not None else None
+    return Conversation(
+        messages=reader.messages,
+        tools=[
+            {
+                "type": "function",
+                "function": tool.model_dump(include={"name", "description", "parameters"}, exclude_none=True),
+            }
+            for tool in body.tools or ()
+        ],
+        choice=choice,
+        function=function,
+        is_parallel=body.parallel_tool_calls is not False,
+        answer_schema=body.answer_schema,
+        variables={} if effort is None else {"reasoning_effort": effort},
+    )
+
+
+class _Reader:
+    """Adds items to messages: reasoning and calls belong to the turn of the assistant that they are part of."""
+
+    def __init__(self, messages: list[dict[str, Any]]) -> None:
+        self.messages = messages
+        self._names: dict[str, str] = {}
+        self._thought = ""
+
+    def read(self, item: Item, place: str) -> None:
+        kind = item.get("type", "message")
+        if not isinstance(kind, str) or kind not in _FIELDS:
+            _refuse(place, f"expected an item of type {', '.join(_FIELDS)}, found {kind!r:.80}")
+        if unknown := set(item) - _FIELDS[kind]:
+            _refuse(f"{place}.{min(unknown):.80}", "unknown parameter")
+        if kind == "message":
+            self._message(item, place)
+        elif kind == "function_call":
+            self._call(item, place)
+        elif kind == "function_call_output":
+            self._output(item, place)
+        else:
+            self._thought += _text(item.get("content") or [], f"{place}.content")
+
+    def _message(self, item: Item, place: str) -> None:
+        role = item.get("role")
+        if role not in ("user", "assistant", "system", "developer"):
+            _refuse(f"{place}.role", f"expected user, assistant, system or developer, found {role!r:.80}")
+        message = {"role": role, "content": _text(item.get("content"), f"{place}.content")}
+        self.messages.append(self._with_thought(message) if role == "assistant" else message)
+
+    def _call(self, item: Item, place: str) -> None:
+        call_id, name, arguments = (_string(item, field, place) for field in ("call_id", "name", "arguments"))
+        self._names[call_id] = name
+        if not self.messages or self.messages[-1]["role"] != "assistant":
+            self.messages.append(self._with_thought({"role": "assistant", "content": ""}))
+        call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        self.messages[-1].setdefault("tool_calls", []).append(call)
+
+    def _output(self, item: Item, place: str) -> None:
+        call_id = _string(item, "call_id", place)
+        if call_id not in self._names:
+            _refuse(f"{place}.call_id", f"no function_call before it has the call_id {call_id!r:.80}")
+        content = _text(item.get("output"), f"{place}.output")
+        self.messages.append(
+            {"role": "tool", "tool_call_id": call_id, "name": self._names[call_id], "content": content}
+        )
+
+    def _with_thought(self, message: dict[str, Any]) -> dict[str, Any]:
+        thought, self._thought = self._thought, ""
+        return {**message, "reasoning_content": thought} if thought else message
+
+
+def _text(content: Any, place: str) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        _refuse(place, f"expected text or a list of text parts, found {type(content).__name__}")
+    texts = []
+    for index, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+        if kind not in _TEXT_KINDS:
+            _refuse(f"{place}[{index}]", f"this model reads text parts only, found one of type {kind!r:.80}")
+        texts.append(_string(part, "text", f"{place}[{index}]"))
+    return "".join(texts)
+
+
+def _string(item: Item, name: str, place: str) -> str:
+    value = item.get(name)
+    if not isinstance(value, str):
+        _refuse(f"{place}.{name}", f"expected text, found {value!r:.80}")
+    return value
+
+
+def _refuse(place: str, problem: str) -> NoReturn:
+    raise ApiError(400, f"{place}: {problem}", param=place)

@@ -1,0 +1,198 @@
+"""The OpenAI responses API over HTTP, with the official client and without."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import jsonschema
+import openai
+import pytest
+
+from running_server import MODEL, RunningServer
+from treadle.server.response_store import ResponseStore, StoredResponse
+
+TOKYO = "The capital of Japan is Tokyo."
+CAPITAL = "Name the capital of Japan."
+WEATHER = {
+    "type": "function",
+    "name": "get_weather",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 20}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+}
+
+
+def ask(http: httpx.Client, **fields: Any) -> httpx.Response:
+    return http.post("/v1/responses", json={"input": CAPITAL, "temperature": 0, "max_output_tokens": 12, **fields})
+
+
+def events(http: httpx.Client, **fields: Any) -> list[dict[str, Any]]:
+    """The data of every event of a streamed answer, numbered one after the other."""
+    lines = ask(http, stream=True, **fields).text.split("\n\n")
+    assert lines.pop() == ""
+    found = [json.loads(line.split("\ndata: ")[1]) for line in lines]
+    assert [line.split("\n")[0] for line in lines] == [f"event: {event['type']}" for event in found]
+    assert [event["sequence_number"] for event in found] == list(range(len(found)))
+    return found
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+        yield client
+
+
+@pytest.mark.model
+def test_the_official_client(client: openai.OpenAI) -> None:
+    fields: Any = {"model": MODEL, "input": CAPITAL, "temperature": 0, "max_output_tokens": 12}
+    whole = client.responses.create(**fields)
+    assert (whole.output_text, whole.status, whole.model, whole.error) == (TOKYO, "completed", MODEL, None)
+    with client.responses.stream(**fields) as stream:
+        text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+        final = stream.get_final_response()
+    assert text == final.output_text == TOKYO
+    assert whole.usage is not None
+    assert final.usage is not None
+    assert whole.usage.input_tokens == final.usage.input_tokens
+    assert whole.usage.output_tokens == final.usage.output_tokens
+
+
+@pytest.mark.model
+def test_the_order_of_events(http: httpx.Client) -> None:
+    found = events(http)
+    kinds = [event["type"].removeprefix("response.") for event in found]
+    assert kinds[:4] == ["created", "in_progress", "output_item.added", "content_part.added"]
+    assert set(kinds[4:-4]) == {"output_text.delta"}
+    assert kinds[-4:] == ["output_text.done", "content_part.done", "output_item.done", "completed"]
+    assert found[0]["response"]["status"] == "in_progress"
+    assert found[-1]["response"]["output"] == [found[-2]["item"]]
+    assert found[2]["item"]["id"] == found[-2]["item"]["id"]
+
+
+@pytest.mark.model
+def test_a_stored_response_is_gone_on_with(client: openai.OpenAI, http: httpx.Client) -> None:
+    first = client.responses.create(model=MODEL, input=CAPITAL, instructions="Be brief.", max_output_tokens=12)
+    assert client.responses.retrieve(first.id) == first
+    again = ask(http, input="And of France?", previous_response_id=first.id).json()
+    history = [
+        {"role": "user", "content": CAPITAL},
+        *[item.model_dump(exclude_unset=True) for item in first.output],
+        {"role": "user", "content": [{"type": "input_text", "text": "And of France?"}]},
+    ]
+    stateless = ask(http, input=history, store=False).json()
+    assert stateless["output"][0]["content"] == again["output"][0]["content"]
+    assert stateless["usage"]["input_tokens"] == again["usage"]["input_tokens"]
+    client.responses.delete(first.id)
+    for response in (http.get(f"/v1/responses/{first.id}"), http.delete(f"/v1/responses/{stateless['id']}")):
+        assert response.status_code == 404
+    third = ask(http, input="And of Italy?", previous_response_id=again["id"])  # needs the deleted one no more
+    assert third.json()["usage"]["input_tokens"] > again["usage"]["input_tokens"]
+    lost = ask(http, previous_response_id=first.id)
+    assert lost.status_code == 400
+    assert lost.json()["error"]["code"] == "previous_response_not_found"
+
+
+@pytest.mark.model
+def test_a_streamed_response_is_stored(http: httpx.Client) -> None:
+    last = events(http)[-1]["response"]
+    assert http.get(f"/v1/responses/{last['id']}").json() == last
+
+
+def test_the_store_forgets_the_oldest() -> None:
+    store = ResponseStore(420)  # three of them
+    for number in range(4):
+        store.put(StoredResponse({"id": f"r{number}", "text": "x" * 100}, []))
+        store.get("r0")
+    assert [store.get(f"r{number}") is not None for number in (1, 2, 3, 0)] == [False, True, True, True]
+    assert store.num_bytes <= 420
+    store.put(StoredResponse({"id": "large", "text": "x" * 400}, []))
+    assert store.get("large") is None
+    assert store.get("r0") == StoredResponse({"id": "r0", "text": "x" * 100}, [])
+    assert store.remove("r0")
+    assert not store.remove("r0")
+    nothing = ResponseStore(0)
+    nothing.put(StoredResponse({"id": "r"}, []))
+    assert nothing.get("r") is None
+
+
+@pytest.mark.model
+def test_a_round_of_calls(client: openai.OpenAI, http: httpx.Client) -> None:
+    fields: Any = {"model": MODEL, "input": CAPITAL, "tools": [WEATHER], "parallel_tool_calls": False}
+    choice: Any = {"type": "function", "name": "get_weather"}
+    first = client.responses.create(**fields, tool_choice=choice, temperature=0, max_output_tokens=300)
+    [call] = first.output
+    assert call.type == "function_call"
+    jsonschema.validate(json.loads(call.arguments), WEATHER["parameters"])
+    assert first.usage is not None
+    assert first.usage.output_tokens > 0
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
+    stored = ask(http, input=[result], previous_response_id=first.id, tools=[WEATHER]).json()
+    history = [{"role": "user", "content": CAPITAL}, call.model_dump(exclude_unset=True), result]
+    stateless = ask(http, input=history, tools=[WEATHER]).json()
+    assert stored["usage"]["input_tokens"] == stateless["usage"]["input_tokens"]
+    found = events(http, tools=[WEATHER], tool_choice="required", parallel_tool_calls=False, max_output_tokens=300)
+    kinds = [event["type"].removeprefix("response.") for event in found[2:-1]]
+    assert kinds == [
+        "output_item.added",
+        "function_call_arguments.delta",
+        "function_call_arguments.done",
+        "output_item.done",
+    ]
+    assert found[-1]["response"]["output"][0]["arguments"] == found[3]["delta"]
+
+
+@pytest.mark.model
+def test_an_answer_with_a_schema(http: httpx.Client) -> None:
+    schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
+    wanted = {"format": {"type": "json_schema", "name": "f", "schema": schema, "strict": True}}
+    body = ask(http, text=wanted, max_output_tokens=40).json()
+    jsonschema.validate(json.loads(body["output"][0]["content"][0]["text"]), schema)
+    assert body["text"] == wanted
+
+
+@pytest.mark.model
+def test_an_answer_that_was_cut(http: httpx.Client) -> None:
+    body = ask(http, max_output_tokens=2).json()
+    assert (body["status"], body["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert body["output"][0]["status"] == "incomplete"
+    assert events(http, max_output_tokens=2)[-1]["type"] == "response.incomplete"
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input": []}, None),
+        ({"input": [{"role": "robot", "content": "x"}]}, "input[0].role"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0].content[0]"),
+        ({"input": [{"type": "web_search_call", "id": "x"}]}, "input[0]"),
+        ({"input": [{"role": "user", "content": "x", "y": 1}]}, "input[0].y"),
+        ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "input[0].call_id"),
+        ({"previous_response_id": "resp_0"}, "previous_response_id"),
+        ({"tools": [{"type": "web_search"}]}, None),
+        ({"tool_choice": "required"}, None),
+        ({"tools": [WEATHER], "tool_choice": {"type": "function", "name": "other"}}, None),
+        ({"text": {"format": {"type": "json_schema", "name": "f"}}}, "text.format"),
+        ({"background": True}, "background"),
+        ({"conversation": "c"}, "conversation"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"max_tool_calls": 3}, "max_tool_calls"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"messages": []}, "messages"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_wrong_requests_name_the_field(
+    http: httpx.Client, fields: dict[str, Any], param: str | None, stream: bool
+) -> None:
+    response = ask(http, stream=stream, **fields)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    assert param is None or error["param"] == param
