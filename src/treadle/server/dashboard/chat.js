@@ -143,7 +143,7 @@ class Answer {
     parts.push(`first after ${seconds((this.first - this.sent) / 1000)}`);
     const cached = usage.prompt_tokens_details?.cached_tokens ?? 0;
     parts.push(`prompt ${usage.prompt_tokens}${cached ? `, ${cached} of it cached` : ""}`);
-    if (this.finishReason === "length") parts.push("cut at the most tokens");
+    if (this.finishReason === "length") parts.push("cut at its limit");
     return parts.join(" · ");
   }
 }

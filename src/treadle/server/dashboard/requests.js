@@ -18,7 +18,7 @@ export function showRequests(requests) {
 }
 
 function row(request, longest) {
-  const began = new Date(request.began_at * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+  const began = new Date(request.began_at * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
   const cached = request.cached_tokens ? `, ${request.cached_tokens} cached` : "";
   const tokens = element("td", "tokens", `${request.prompt_tokens} → ${request.answer_tokens}`);
   tokens.title = `prompt ${request.prompt_tokens}${cached}, answer ${request.answer_tokens}`;
