@@ -1,0 +1,67 @@
+"""The OpenAPI document against the server: every route is in it, and nothing it allows breaks the server."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+import httpx
+import hypothesis
+import pytest
+import schemathesis
+
+from running_server import RunningServer
+
+pytestmark = pytest.mark.model
+
+GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
+
+
+def references(node: Any) -> set[str]:
+    if isinstance(node, dict):
+        own = {node["$ref"]} if isinstance(node.get("$ref"), str) else set()
+        return own.union(*(references(value) for value in node.values()))
+    return set().union(*(references(value) for value in node)) if isinstance(node, list) else set()
+
+
+def test_the_document_is_complete(http: httpx.Client) -> None:
+    document = http.get("/openapi.json").json()
+    schemas = document["components"]["schemas"]
+    for reference in references(document):
+        assert reference.removeprefix("#/components/schemas/") in schemas
+    for path in (*GENERATING, "/v1/messages/count_tokens", "/tokenize", "/detokenize"):
+        content = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+        name = re.sub(".*/", "", content["schema"]["$ref"])
+        assert schemas[name]["additionalProperties"] is False
+        assert schemas[name]["properties"]
+
+
+@pytest.mark.slow
+def test_nothing_in_the_document_breaks_the_server(server: RunningServer) -> None:
+    api = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+
+    num_tried = 0
+    modes = (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE)
+    for result, mode in itertools.product(api.get_all_operations(), modes):
+        operation = result.ok()
+        if mode is schemathesis.GenerationMode.NEGATIVE and not operation.body:
+            continue  # nothing that could be wrong
+
+        @hypothesis.settings(
+            max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(hypothesis.HealthCheck)
+        )
+        @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
+        def try_one(case: Any) -> None:
+            nonlocal num_tried
+            if isinstance(case.body, dict) and case.path in GENERATING:
+                limit = "max_output_tokens" if case.path == "/v1/responses" else "max_tokens"
+                case.body[limit] = 1
+                case.body.pop("max_completion_tokens", None)
+            response = case.call(timeout=60)
+            num_tried += 1
+            assert response.status_code < 500, response.text
+
+        try_one()
+    assert num_tried > 100
+    assert httpx.get(f"{server.url}/health").status_code == 200
