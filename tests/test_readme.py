@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 
 import treadle
+from running_server import MODEL, RunningServer
 from treadle.models.manifest import StoredFile, StoredModel
 from treadle.models.store import ModelStore
+from treadle.server.settings import ServerSettings
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs/guides").glob("*.md"))]
@@ -47,6 +49,14 @@ def shell(tmp_path_factory: pytest.TempPathFactory, smollm2_path: Path) -> dict[
     return {**os.environ, "PATH": path, "PYTHONPATH": package, "TREADLE_HOME": str(home)}
 
 
+@pytest.fixture(scope="module")
+def server(smollm2_path: Path) -> Iterator[RunningServer]:
+    """What the guides have at port 8080."""
+    running = RunningServer(smollm2_path, ServerSettings())
+    yield running
+    running.close()
+
+
 @pytest.mark.parametrize("block", [*blocks("console")])
 def test_console_block(block: str, shell: dict[str, str], tmp_path: Path) -> None:
     """Every command succeeds; a greedy one gives the answer that is shown below it."""
@@ -68,8 +78,14 @@ def same_words(some: str, other: str) -> bool:
 
 
 @pytest.mark.parametrize("block", [*blocks("python")])
-def test_python_block(block: str, shell: dict[str, str], tmp_path: Path) -> None:
+def test_python_block(block: str, shell: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Scripts succeed and say nothing on stderr; those that talk to a server find one."""
+    for package in re.findall(r"^from (langchain_openai|llama_index)\b", block, re.MULTILINE):
+        pytest.importorskip(package)
     script = tmp_path / "block.py"
+    if "127.0.0.1:8080" in block:
+        url = request.getfixturevalue("server").url
+        block = block.replace("http://127.0.0.1:8080", url).replace("smollm2:135m", MODEL)
     script.write_text(block)
     run = subprocess.run(
         [sys.executable, script], env=shell, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
