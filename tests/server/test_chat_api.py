@@ -109,7 +109,7 @@ def test_content_in_parts_and_without_content(http: httpx.Client) -> None:
         ({"seed": 1.5}, "seed"),
         ({"seed": 2**64}, "seed"),
         ({"stop": ["a"] * 17}, "stop"),
-        ({"stop": [""]}, "stop"),
+        ({"stop": [""]}, "stop[0]"),
         ({"logit_bias": {"999999999": 5}}, None),
         ({"logit_bias": {"-1": 1}}, None),
         ({"top_logprobs": 2}, None),

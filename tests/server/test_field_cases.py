@@ -124,6 +124,32 @@ def test_an_unknown_role_is_refused(http: httpx.Client, message: dict[str, Any],
     assert "messages[0]" in response.json()["error"]["message"]
 
 
+def test_a_refusal_is_what_the_assistant_said(http: httpx.Client) -> None:
+    def history(part: dict[str, str]) -> list[dict[str, Any]]:
+        return [user("a"), {"role": "assistant", "content": [part]}, user("b")]
+
+    said = tokens_of(http, history({"type": "text", "text": "No."}))
+    assert tokens_of(http, history({"type": "refusal", "refusal": "No."})) == said
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "word"),
+    [
+        ("/v1/responses", {"input": 3}, "input", "or"),
+        ("/v1/completions", {"prompt": [1, "a"]}, "prompt[1]", "integer"),
+        ("/v1/chat/completions", {"messages": [user("a")], "stop": 3}, "stop", "array"),
+        ("/v1/chat/completions", {"messages": [user("a")], "tool_choice": {"type": "x"}}, "tool_choice.function", ""),
+    ],
+)
+def test_fields_of_several_types_have_their_own_names(
+    http: httpx.Client, path: str, body: dict[str, Any], param: str, word: str
+) -> None:
+    error = http.post(path, json=body).json()["error"]
+    assert error["param"] == param
+    assert error["message"].startswith(f"{param}: ")
+    assert word in error["message"]
+
+
 def test_a_call_without_content_is_in_the_prompt(server: RunningServer, http: httpx.Client) -> None:
     function = {"name": "get_weather", "arguments": '{"city": "Köln", "n": 2}'}
     call = {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}]}

@@ -75,13 +75,15 @@ def _join_content(index: int, role: str, content: Any) -> str:
         _refuse(index, f"a message of role {role} needs content")
     if isinstance(content, Mapping) or not isinstance(content, Sequence):
         _refuse(index, f"content: expected text or a list of text parts, found {type(content).__name__}")
-    return "".join([_part_text(index, part) for part in content])
+    return "".join([_part_text(index, role, part) for part in content])
 
 
-def _part_text(index: int, part: Any) -> str:
+def _part_text(index: int, role: str, part: Any) -> str:
     if isinstance(part, str):
         return part
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+    if role == "assistant" and kind == "refusal" and isinstance(part.get("refusal"), str):
+        return str(part["refusal"])  # what it said instead of an answer
     if kind != "text" or not isinstance(part.get("text"), str):
         _refuse(index, f"content: this model reads text parts only, found one of type {kind!r:.80}")
     text: str = part["text"]

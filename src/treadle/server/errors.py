@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,8 +84,13 @@ def _server_error(error: BaseException) -> ApiError:
 
 def invalid_body(error: ValidationError) -> ApiError:
     """Turn what pydantic found into one sentence about the first field at fault."""
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    path = _path(first["loc"])
+    found = error.errors(include_url=False, include_input=False, include_context=False)
+    first = found[0]
+    path, is_union = _path(first["loc"])
+    if is_union:  # the alternative that was meant is the one that got furthest
+        paths = [_path(other["loc"])[0] for other in found if other["loc"][0] == first["loc"][0]]
+        path = max(paths, key=len)
+        first = {**first, "type": "invalid", "msg": "; or ".join(dict.fromkeys(_messages_at(path, found)))}
     if first["type"] == "extra_forbidden":
         return ApiError(400, f"unknown parameter: {path}", param=path, code="unknown_parameter")
     message = first["msg"].removeprefix("Value error, ")
@@ -97,14 +102,22 @@ def invalid_body(error: ValidationError) -> ApiError:
     return ApiError(400, f"{path}: {message}" if path else message, param=path or None, code=code)
 
 
-def _path(places: tuple[int | str, ...]) -> str:
+def _messages_at(path: str, found: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [str(error["msg"]) for error in found if _path(error["loc"])[0] == path]
+
+
+def _path(places: tuple[int | str, ...]) -> tuple[str, bool]:
+    """Return the path of a field; true if it held alternatives of a type, whose names only pydantic knows."""
     path = ""
+    is_union = False
     for place in places:
         if isinstance(place, int):
             path += f"[{place}]"
-        elif place.isidentifier() and "-" not in place:
+        elif place in ("str", "int") or not place.isidentifier() or place[:1].isupper():
+            is_union = True
+        else:
             path += f".{place}" if path else place
-    return path[:200]
+    return path[:200], is_union
 
 
 def error_body(error: ApiError, path: str = "") -> dict[str, Any]:
