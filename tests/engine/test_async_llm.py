@@ -20,7 +20,7 @@ from treadle.engine.courier import Courier
 from treadle.engine.load import LoadedModel
 from treadle.engine.plan import Sample, StepPlan, StepResult
 from treadle.engine.sampling import SamplingParams
-from treadle.errors import ModelFileError, UsageError
+from treadle.errors import CapacityError, ModelFileError, UsageError
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6)
 LONG = SamplingParams(temperature=0, max_tokens=None)
@@ -218,7 +218,7 @@ def test_closing_ends_what_runs_with_an_error(loaded: LoadedModel) -> None:
         stream = llm.generate("hello", LONG)
         await llm.close()
         await llm.close()
-        with pytest.raises(UsageError, match="the model was closed"):
+        with pytest.raises(CapacityError, match="the model was closed before the answer ended"):
             await read_all(stream)
         with pytest.raises(UsageError, match="the model was closed"):
             llm.generate("hello")

@@ -16,7 +16,7 @@ from treadle.engine.llm import LLM
 from treadle.engine.load import LoadedModel
 from treadle.engine.plan import Sample, StepPlan, StepResult
 from treadle.engine.sampling import SamplingParams
-from treadle.errors import ModelFileError, UsageError
+from treadle.errors import CapacityError, ModelFileError, UsageError
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6)
 LONG = SamplingParams(temperature=0, max_tokens=None)
@@ -270,7 +270,7 @@ def test_a_closed_model_says_so(llm: LLM, runner: FakeModelRunner) -> None:
         runner.may_step.release(1)
     closer.join(timeout=30)
     llm.close()
-    with pytest.raises(UsageError, match="the model was closed"):
+    with pytest.raises(CapacityError, match="the model was closed before the answer ended"):
         list(stream)
     for ask in (llm.generate, llm.stream):
         with pytest.raises(UsageError, match="the model was closed"):

@@ -25,10 +25,12 @@ from treadle.engine.sampling import SamplingParams
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from treadle.engine.contract import AnswerObserver
     from treadle.engine.grammar import Grammars
     from treadle.engine.guide import Constraint
     from treadle.engine.load import LoadedModel, LoadOptions, LoadReport
     from treadle.engine.statistics import EngineStats
+    from treadle.errors import TreadleError
     from treadle.models.tokenizer import Tokenizer
 
 __all__ = ["AsyncCompletionStream", "AsyncLLM"]
@@ -38,7 +40,12 @@ class AsyncLLM:
     """A model in memory that any number of tasks may ask; their requests are computed together.
 
     Use ``await AsyncLLM.load(...)``, with ``async with`` or ``close`` to give its memory back.
+
+    ``observe``, if set, is called by ``generate`` with the number of tokens of each prompt it queues; what it returns
+    is told what becomes of the answers.
     """
+
+    observe: Callable[[int], AnswerObserver] | None = None
 
     def __init__(self, loaded: LoadedModel) -> None:
         courier = Courier()
@@ -156,8 +163,9 @@ class AsyncLLM:
         service = Service(priority, timeout, constraint)
         read = self._host.prompts.read(prompt)
         answers = self._host.submit(read, params or SamplingParams(), service, self._route(inbox))
+        observer = None if self.observe is None else self.observe(len(read.token_ids))
         # A bound method of the host, so that an open stream keeps its model alive.
-        return AsyncCompletionStream(answers, inbox, cancel=self._host.cancel)
+        return AsyncCompletionStream(answers, inbox, cancel=self._host.cancel, observer=observer)
 
     def stats(self) -> EngineStats:
         """Return how the engine is doing: what runs and waits, the cache, rates, where the time of its steps goes."""
@@ -182,11 +190,19 @@ class AsyncCompletionStream(AsyncIterator[CompletionChunk]):
     A reader that is slower than the model gets the tokens that came meanwhile in one chunk.
     """
 
-    def __init__(self, answers: Sequence[Answer], inbox: Inbox, *, cancel: Callable[[Request], None]) -> None:
+    def __init__(
+        self,
+        answers: Sequence[Answer],
+        inbox: Inbox,
+        *,
+        cancel: Callable[[Request], None],
+        observer: AnswerObserver | None = None,
+    ) -> None:
         self._open = {answer.request: answer for answer in answers}
         self._first = answers[0].request
         self._inbox = inbox
         self._cancel = cancel
+        self._observer = observer
 
     @property
     def cached_tokens(self) -> int:
@@ -202,13 +218,16 @@ class AsyncCompletionStream(AsyncIterator[CompletionChunk]):
             self._end()
             raise
         last = events[-1]
+        if last.error is not None:
+            self._end(last.error)
+            raise last.error
         answer = self._open[last.request]
         if last.finish_reason is not None:
             del self._open[last.request]
-        if last.error is not None:
-            self._end()
-            raise last.error
-        return answer.take(events)
+        chunk = answer.take(events)
+        if self._observer is not None:
+            self._observer.took(chunk)
+        return chunk
 
     async def aclose(self) -> None:
         """End the answers here and free what they hold before the next step; may be called twice."""
@@ -223,9 +242,12 @@ class AsyncCompletionStream(AsyncIterator[CompletionChunk]):
         self._end()
 
     def __del__(self) -> None:
+        self._observer = None  # the garbage collector may call while the observer holds a lock of its own
         self._end()
 
-    def _end(self) -> None:
+    def _end(self, error: TreadleError | None = None) -> None:
+        if self._open and self._observer is not None:
+            self._observer.ended(len(self._open), error)
         while self._open:
             request, _ = self._open.popitem()
             self._cancel(request)

@@ -15,8 +15,19 @@ if TYPE_CHECKING:
     from treadle.engine.request import Priority
     from treadle.engine.sampling import SamplingParams
     from treadle.engine.statistics import EngineStats
+    from treadle.errors import TreadleError
 
-__all__ = ["AnswerStream", "AsyncEngine"]
+__all__ = ["AnswerObserver", "AnswerStream", "AsyncEngine"]
+
+
+class AnswerObserver(Protocol):
+    """Told in the event loop what becomes of the answers to one prompt; must neither block nor raise."""
+
+    def took(self, chunk: CompletionChunk) -> None:
+        """Called with each chunk before its reader gets it."""
+
+    def ended(self, num_answers: int, error: TreadleError | None) -> None:
+        """Called when so many answers ended unfinished: because of ``error``, or because their reader left."""
 
 
 class AnswerStream(Protocol):

@@ -12,7 +12,7 @@ from operator import methodcaller
 
 from treadle.engine.engine import Engine
 from treadle.engine.request import Request
-from treadle.errors import UsageError
+from treadle.errors import CapacityError, UsageError
 
 __all__ = ["EngineThread", "closed_error"]
 
@@ -83,7 +83,7 @@ def _serve(engine: Engine, orders: _Orders, before_step: _Hook, after_step: _Hoo
         except Exception as error:  # whoever waits for an answer must hear of it
             engine.abort(error)
         after_step()
-    engine.abort(closed_error())
+    engine.abort(CapacityError("the model was closed before the answer ended"))
     after_step()
 
 
