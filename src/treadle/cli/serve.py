@@ -5,19 +5,30 @@ Leaves to others: serving (``server.serve``) and what each setting means (``serv
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from treadle.cli import options
 from treadle.cli.console import console
+from treadle.config import parse_bytes
 from treadle.errors import UsageError
 
 __all__ = ["register"]
 
 _KEY_VARIABLE = "TREADLE_API_KEY"
+_log = logging.getLogger("treadle.server")
+
+
+def _access(*names: str, help: str) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel="Access")
+
+
+def _limit(*names: str, help: str) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel="Limits")
 
 
 def register(app: typer.Typer) -> None:
@@ -31,38 +42,71 @@ def serve(
         typer.Argument(metavar="[MODEL]...", help="What to serve, as MODEL or NAME=MODEL; the first is the default."),
     ] = None,
     *,
-    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", "-p", help="Port to listen on; 0 takes a free one.")] = 8080,
+    host: Annotated[str, _access("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, _access("--port", "-p", help="Port to listen on; 0 takes a free one.")] = 8080,
     api_key_file: Annotated[
-        Path | None, typer.Option("--api-key-file", help=f"File with one key per line; {_KEY_VARIABLE} holds one, too.")
+        Path | None, _access("--api-key-file", help=f"File with one key per line; {_KEY_VARIABLE} holds one, too.")
     ] = None,
     allow_public: Annotated[
-        bool, typer.Option("--allow-public", help="Listen beyond this machine without any key.")
+        bool, _access("--allow-public", help="Listen beyond this machine without any key.")
     ] = False,
     cors_origin: Annotated[
-        list[str] | None, typer.Option("--cors-origin", help="Origin of pages that may call; may be given again.")
+        list[str] | None, _access("--cors-origin", help="Origin of pages that may call; may be given again.")
     ] = None,
-    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="Certificate file (PEM).")] = None,
-    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Key file (PEM) of the certificate.")] = None,
-    max_queued: Annotated[int, typer.Option("--max-queued", help="Most requests that wait; more get 429.")] = 256,
-    max_output_tokens: Annotated[
-        int | None, typer.Option("--max-output-tokens", help="Most tokens of any answer.")
+    allowed_host: Annotated[
+        list[str] | None,
+        _access("--allowed-host", help="Name clients may use for this server; on loopback its own names by default."),
     ] = None,
+    tls_cert: Annotated[Path | None, _access("--tls-cert", help="Certificate file (PEM).")] = None,
+    tls_key: Annotated[Path | None, _access("--tls-key", help="Key file (PEM) of the certificate.")] = None,
+    max_queued: Annotated[
+        int, _limit("--max-queued", help="Most requests without a first token yet; more get 429.")
+    ] = 256,
+    max_concurrent_per_key: Annotated[
+        int | None, _limit("--max-concurrent-per-key", help="Most requests of one API key at a time.")
+    ] = None,
+    max_tokens_per_minute: Annotated[
+        int | None, _limit("--max-tokens-per-minute", help="Most tokens of prompts and answers for one API key.")
+    ] = None,
+    max_output_tokens: Annotated[int | None, _limit("--max-output-tokens", help="Most tokens of any answer.")] = None,
+    max_body: Annotated[str, _limit("--max-body", help="Largest body of a request.")] = "8MiB",
+    request_timeout: Annotated[
+        float, _limit("--request-timeout", help="Seconds in which an answer must have ended; 0 for any time.")
+    ] = 600.0,
+    drain_timeout: Annotated[
+        float, _limit("--drain-timeout", help="Seconds that running answers may take when the server ends.")
+    ] = 30.0,
     idle_unload: Annotated[
         float | None, typer.Option("--idle-unload", help="Unload a model unused for this many seconds.")
     ] = None,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Log as JSON, one object a line.")] = False,
+    metric_prefix: Annotated[
+        str, typer.Option("--metric-prefix", help="What names of /metrics begin with that other servers share.")
+    ] = "vllm",
     context: options.Context = None,
+    memory: options.Memory = None,
+    ram_cache: options.RamCache = None,
+    disk_cache: Annotated[
+        str,
+        typer.Option(
+            "--disk-cache",
+            envvar="TREADLE_DISK_CACHE",
+            help="Disk for prompts computed before, kept over restarts; 0 for none.",
+        ),
+    ] = "4GiB",
+    kv_type: options.KvType = None,
     threads: options.Threads = None,
     mlock: options.Mlock = False,
-    quiet: options.Quiet = False,  # noqa: ARG001  its callback has told the console
-    verbose: options.Verbose = False,  # noqa: ARG001
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Serve models with the OpenAI and Anthropic APIs.
 
     The server listens on this machine only, unless told otherwise. Ctrl-C or SIGTERM ends it once running answers are
     done.
     """
-    from treadle.server.serve import serve as run_server  # noqa: PLC0415  slow to import
+    from treadle.server.logs import configure_logs  # noqa: PLC0415  slow to import
+    from treadle.server.serve import serve as run_server  # noqa: PLC0415
     from treadle.server.settings import ServerSettings  # noqa: PLC0415
 
     settings = ServerSettings(
@@ -71,18 +115,35 @@ def serve(
         api_keys=_api_keys(api_key_file),
         allow_public=allow_public,
         cors_origins=tuple(cors_origin or ()),
+        allowed_hosts=tuple(name.lower() for name in allowed_host or ()),
         tls_certificate=tls_cert,
         tls_key=tls_key,
         max_queued=max_queued,
+        max_concurrent_per_key=max_concurrent_per_key,
+        max_tokens_per_minute_per_key=max_tokens_per_minute,
+        drain_timeout=drain_timeout,
+        max_body_bytes=parse_bytes("--max-body", max_body),
         max_output_tokens=max_output_tokens,
+        request_timeout=request_timeout or None,
         idle_unload=idle_unload,
+        metric_prefix=metric_prefix,
     )
+    level = logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO
+    configure_logs(is_json=log_json, level=level)
     sources = _sources(models or [options.DEFAULT_MODEL])
     run_server(
         sources,
         settings,
-        {"context": context, "threads": threads, "mlock": mlock},
-        on_ready=lambda url: console.note(f"serving {', '.join(sources)} at {url}"),
+        {
+            "context": context,
+            "memory": memory,
+            "ram_cache": ram_cache,
+            "disk_cache": disk_cache,
+            "kv_type": kv_type,
+            "threads": threads,
+            "mlock": mlock,
+        },
+        on_ready=_log.info if log_json else console.note,
     )
 
 

@@ -8,15 +8,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from treadle.server.auth import Gate
 from treadle.server.errors import add_error_handlers
 from treadle.server.hub import ModelHub
+from treadle.server.limits import LimitRequests, Limits
+from treadle.server.logs import log_request
+from treadle.server.metrics import Metrics
+from treadle.server.record import RequestRecord
 from treadle.server.response_store import ResponseStore
-from treadle.server.routes import chat, completions, dashboard, messages, models, responses, tokenize
+from treadle.server.routes import chat, completions, dashboard, messages, metrics, models, responses, tokenize
 from treadle.server.schema.chat import ChatRequest
 from treadle.server.schema.completions import CompletionRequest
 from treadle.server.schema.messages import CountTokensRequest, MessagesRequest
@@ -24,10 +30,11 @@ from treadle.server.schema.responses import ResponsesRequest
 from treadle.server.schema.tokenize import DetokenizeRequest, TokenizeRequest
 from treadle.server.settings import ServerSettings
 from treadle.server.state import ServerState
+from treadle.server.watch import AnswerWatch, Watch
 
 __all__ = ["create_app"]
 
-_ROUTES = (chat, completions, dashboard, messages, models, responses, tokenize)
+_ROUTES = (chat, completions, dashboard, messages, metrics, models, responses, tokenize)
 _BODIES = (
     ChatRequest,
     CompletionRequest,
@@ -56,12 +63,25 @@ def create_app(hub: ModelHub, settings: ServerSettings) -> FastAPI:
 
     # Documentation pages of the framework load scripts from the internet; the OpenAPI document itself is served.
     app = FastAPI(title="Treadle", lifespan=life, docs_url=None, redoc_url=None)
-    app.state.server = ServerState(hub, settings, ResponseStore(settings.max_stored_bytes))
+    limits = Limits(settings)
+    metrics_of_server = Metrics(hub, limits, prefix=settings.metric_prefix)
+    state = ServerState(hub, settings, ResponseStore(settings.max_stored_bytes), limits, metrics_of_server)
+    app.state.server = state
+    hub.observe = partial(AnswerWatch, metrics=state.metrics)
     add_error_handlers(app)
+    # The last one added is the first that a request meets.
+    app.add_middleware(LimitRequests, limits=limits)
+    app.add_middleware(Gate, settings=settings)
+    app.add_middleware(Watch, report=partial(_report, state))
     for module in _ROUTES:
         app.include_router(module.router)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
+
+
+def _report(state: ServerState, record: RequestRecord) -> None:
+    state.metrics.count_request(record)
+    log_request(record)
 
 
 async def _sweep(hub: ModelHub) -> None:

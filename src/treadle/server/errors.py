@@ -15,6 +15,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
 from treadle.errors import (
     CapacityError,
@@ -24,8 +25,18 @@ from treadle.errors import (
     TreadleError,
     UsageError,
 )
+from treadle.server.record import CURRENT
 
-__all__ = ["ApiError", "Json", "add_error_handlers", "api_error", "error_body", "invalid_body"]
+__all__ = [
+    "ApiError",
+    "Json",
+    "add_error_handlers",
+    "api_error",
+    "error_body",
+    "invalid_body",
+    "send_error",
+    "shutting_down",
+]
 
 _log = logging.getLogger("treadle.server")
 _ANTHROPIC_PREFIX = "/v1/messages"
@@ -77,9 +88,16 @@ def _server_error(error: BaseException) -> ApiError:
         return ApiError(503, str(error), "server_error", code="capacity", headers={"Retry-After": "5"})
     if isinstance(error, TreadleError):
         return ApiError(500, str(error), "server_error", code="internal_error")
-    _log.error("unforeseen error", exc_info=error)
+    record = CURRENT.get()
+    _log.error("unforeseen error in request %s", "" if record is None else record.request_id, exc_info=error)
     text = "an unforeseen error; the server's log has its traceback"
     return ApiError(500, text, "server_error", code="internal_error")
+
+
+def shutting_down() -> ApiError:
+    """Return the error for a request that comes too late."""
+    headers = {"Retry-After": "5", "Connection": "close"}
+    return ApiError(503, "the server is shutting down", "server_error", code="shutting_down", headers=headers)
 
 
 def invalid_body(error: ValidationError) -> ApiError:
@@ -129,16 +147,26 @@ def error_body(error: ApiError, path: str = "") -> dict[str, Any]:
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Answer every exception of a route with ``error_body``."""
+    """Answer every foreseen exception of a route with ``error_body``."""
 
     async def handle(request: Request, error: Exception) -> JSONResponse:
-        found = api_error(error)
-        body = error_body(found, request.url.path)
-        return Json(body, status_code=found.status, headers=dict(found.headers))
+        return _response(api_error(error), request.url.path)
 
     handler: Callable[[Request, Exception], Awaitable[JSONResponse]] = handle
-    for kind in (ApiError, TreadleError, HTTPException, Exception):
+    for kind in (ApiError, TreadleError, HTTPException):
         app.add_exception_handler(kind, handler)
+
+
+async def send_error(error: BaseException, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request that met ``error`` outside of any route."""
+    await _response(api_error(error), scope["path"])(scope, receive, send)
+
+
+def _response(error: ApiError, path: str) -> JSONResponse:
+    record = CURRENT.get()
+    if record is not None:
+        record.code = error.code
+    return Json(error_body(error, path), status_code=error.status, headers=dict(error.headers))
 
 
 class Json(JSONResponse):

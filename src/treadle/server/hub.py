@@ -10,14 +10,16 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from treadle.errors import CapacityError
-from treadle.server.errors import ApiError
+from treadle.server.errors import ApiError, shutting_down
 from treadle.server.recent import RecentRequests
 
 if TYPE_CHECKING:
     from treadle.engine.async_llm import AsyncLLM
+    from treadle.engine.contract import AnswerObserver
 
 __all__ = ["ModelHub", "ServedModel"]
 
@@ -61,6 +63,8 @@ class ModelHub:
         # One at a time, so that the memory each finds free is still free when it takes it.
         self._load_lock = asyncio.Lock()
         self.is_closing = False
+        # Called with the name of the model and the length of the prompt for each that is queued.
+        self.observe: Callable[[str, int], AnswerObserver] | None = None
 
     @property
     def default(self) -> ServedModel:
@@ -93,12 +97,14 @@ class ModelHub:
         """
         model = self.find(name)
         if self.is_closing:
-            raise ApiError(503, "the server is shutting down", "server_error", code="shutting_down")
+            raise shutting_down()
         model.num_users += 1
         try:
             async with model.lock:
                 if model.engine is None:
                     model.engine = await self._load_making_room(model)
+                if self.observe is not None:
+                    model.engine.observe = partial(self.observe, model.name)
             yield model, model.engine
         finally:
             model.num_users -= 1

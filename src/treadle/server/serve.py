@@ -6,8 +6,14 @@ Leaves to others: the application (``server.app``) and reading the command line 
 from __future__ import annotations
 
 import asyncio
+import logging
+import signal
 import socket
-from collections.abc import Callable, Mapping
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -17,11 +23,16 @@ from treadle.errors import UsageError
 from treadle.server.app import create_app
 from treadle.server.hub import ModelHub
 from treadle.server.settings import ServerSettings
+from treadle.server.state import ServerState
 
 if TYPE_CHECKING:
     from treadle.engine.load import LoadOptions
 
 __all__ = ["serve"]
+
+_log = logging.getLogger("treadle.server")
+_CLOSE_SECONDS = 5  # for what was cut short to tell its client so
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def serve(
@@ -37,12 +48,13 @@ def serve(
         sources: What to load by the name clients use.
         settings: How to serve.
         load_options: How to load each model.
-        on_ready: Called with the URL once requests are accepted.
+        on_ready: Called with a line that says what is served, and where, once requests are accepted.
 
     Raises:
-        UsageError: The address is taken or not ours.
+        UsageError: The address is taken or not ours, or the TLS files do not fit.
         TreadleError: The first model could not be loaded.
     """
+    _check_tls(settings)
     listener = _listen(settings)
     with listener:
         asyncio.run(_serve(listener, sources, settings, load_options, on_ready))
@@ -61,22 +73,64 @@ async def _serve(
     hub = ModelHub(sources, load, idle_unload=settings.idle_unload)
     async with hub.use(None):
         pass  # a model that cannot be loaded ends the command, not the first request
-    server = _Server(uvicorn.Config(create_app(hub, settings), **_uvicorn_options(settings)))
+    app = create_app(hub, settings)
+    server = _Server(uvicorn.Config(app, **_uvicorn_options(settings)), app.state.server)
     if on_ready is not None:
         host, port = listener.getsockname()[:2]
         scheme = "https" if settings.tls_certificate else "http"
         url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-        server.on_started = lambda: on_ready(url)
+        server.on_started = lambda: on_ready(f"serving {', '.join(sources)} at {url}")
     await server.serve(sockets=[listener])
 
 
 class _Server(uvicorn.Server):
+    """Ends in two steps: at first it only refuses new requests, so that those who ask hear why."""
+
     on_started: Callable[[], None] | None = None
+
+    def __init__(self, config: uvicorn.Config, state: ServerState) -> None:
+        super().__init__(config)
+        self._state = state
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Let signals end the server, and not the process once more after it, so that it ends with success."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._state.limits.is_draining = True
+        super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.on_started is not None and not self.should_exit:
             self.on_started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._drain()
+        await super().shutdown(sockets)
+
+    async def _drain(self) -> None:
+        limits = self._state.limits
+        _log.info("shutting down; running requests: %d", limits.num_requests)
+        draining = asyncio.ensure_future(limits.drain(self._state.settings.drain_timeout))
+        while not (draining.done() or self.force_exit):
+            await asyncio.wait({draining}, timeout=0.1)
+        if draining.done() and draining.result():
+            return
+        draining.cancel()
+        with suppress(asyncio.CancelledError):
+            await draining
+        _log.warning("ending %d requests that still run", limits.num_requests)
+        await self._state.hub.close()
 
 
 def _uvicorn_options(settings: ServerSettings) -> dict[str, Any]:
@@ -84,11 +138,25 @@ def _uvicorn_options(settings: ServerSettings) -> dict[str, Any]:
         "log_config": None,
         "access_log": False,
         "server_header": False,
-        "timeout_graceful_shutdown": int(settings.drain_timeout),
+        "timeout_graceful_shutdown": _CLOSE_SECONDS,
         "ssl_certfile": settings.tls_certificate,
         "ssl_keyfile": settings.tls_key,
         "ws": "none",
     }
+
+
+def _check_tls(settings: ServerSettings) -> None:
+    if settings.tls_certificate is None or settings.tls_key is None:
+        return
+    try:
+        # A key with a password would otherwise ask for it, and nobody may be there to type it.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_certificate, settings.tls_key, lambda: "")
+    except OSError as error:
+        files = f"{settings.tls_certificate}, {settings.tls_key}"
+        raise UsageError(
+            f"TLS: the certificate and key cannot be used ({files}): {error.strerror or error}",
+            hint="give PEM files that belong together, the key without a password",
+        ) from None
 
 
 def _listen(settings: ServerSettings) -> socket.socket:

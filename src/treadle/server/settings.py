@@ -6,12 +6,20 @@ Leaves to others: where a value comes from (``cli.serve``) and what it does (the
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from treadle.errors import UsageError
 
 __all__ = ["ServerSettings"]
+
+_COUNTS = (
+    *("max_body_bytes", "max_queued", "max_output_tokens"),
+    *("max_concurrent_per_key", "max_tokens_per_minute_per_key"),
+)
+_SECONDS = ("request_timeout", "drain_timeout", "idle_unload")
+_METRIC_PREFIX = re.compile(r"[a-zA-Z_]\w*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -25,36 +33,41 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 8080
     # auth.py
-    api_keys: tuple[str, ...] = ()
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
     allow_public: bool = False
     cors_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     # limits.py
-    max_body_bytes: int = 8 << 20
     max_queued: int = 256
     max_concurrent_per_key: int | None = None
     max_tokens_per_minute_per_key: int | None = None
+    drain_timeout: float = 30.0
+    # the routes
+    max_body_bytes: int = 8 << 20
     max_output_tokens: int | None = None
     request_timeout: float | None = 600.0
-    drain_timeout: float = 30.0
     # hub.py
     idle_unload: float | None = None
     # response_store.py
     max_stored_bytes: int = 64 << 20
-    # logs.py
-    log_prompts: bool = False
-    log_json: bool = False
     # metrics.py
     metric_prefix: str = "vllm"
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise UsageError(f"port: expected 0 to 65535, found {self.port}")
-        for name in ("max_body_bytes", "max_queued"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name}: expected at least 1, found {getattr(self, name)}")
+        for name in _COUNTS:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name}: expected at least 1, found {value}")
+        for name in _SECONDS:
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UsageError(f"{name}: expected seconds above 0, found {value}")
+        if not _METRIC_PREFIX.fullmatch(self.metric_prefix):
+            raise UsageError(f"metric_prefix: expected letters, digits and _, found {self.metric_prefix!r:.80}")
         if self.max_stored_bytes < 0:
             raise UsageError(f"max_stored_bytes: expected 0 or more, found {self.max_stored_bytes}")
         if (self.tls_certificate is None) != (self.tls_key is None):

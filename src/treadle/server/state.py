@@ -11,6 +11,8 @@ from typing import cast
 from fastapi import Request
 
 from treadle.server.hub import ModelHub
+from treadle.server.limits import Limits
+from treadle.server.metrics import Metrics
 from treadle.server.response_store import ResponseStore
 from treadle.server.settings import ServerSettings
 
@@ -19,11 +21,13 @@ __all__ = ["ServerState", "state_of"]
 
 @dataclass(frozen=True)
 class ServerState:
-    """The models, the settings and the stored responses of one server."""
+    """The models and settings of one server, its stored responses, what runs in it and what it has done."""
 
     hub: ModelHub
     settings: ServerSettings
     responses: ResponseStore
+    limits: Limits
+    metrics: Metrics
 
 
 def state_of(request: Request) -> ServerState:

@@ -40,7 +40,7 @@ async def health() -> dict[str, str]:
 async def ready(request: Request) -> JSONResponse:
     """Return 200 when the default model is loaded and the server is not shutting down, else 503."""
     state = state_of(request)
-    is_ready = state.hub.default.engine is not None and not state.hub.is_closing
+    is_ready = state.hub.default.engine is not None and not state.limits.is_draining
     return JSONResponse({"status": "ready" if is_ready else "not ready"}, status_code=200 if is_ready else 503)
 
 

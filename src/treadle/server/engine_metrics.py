@@ -1,0 +1,149 @@
+"""How the engines are doing, read from them whenever Prometheus asks.
+
+Leaves to others: the numbers themselves (``AsyncLLM.stats``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from treadle.engine.kv_type import KV_BLOCK_TOKENS
+from treadle.hardware.memory import resident_memory_bytes
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+    from treadle.engine.load import LoadReport
+    from treadle.engine.statistics import EngineStats
+    from treadle.server.hub import ModelHub
+
+__all__ = ["EngineCollector"]
+
+_Family = type[CounterMetricFamily] | type[GaugeMetricFamily]
+
+
+class _Figure(NamedTuple):
+    """One number of an engine, and what it is called."""
+
+    family: _Family
+    name: str
+    text: str
+    read: Callable[[EngineStats, LoadReport], float]
+
+
+def _common_figures(prefix: str) -> tuple[_Figure, ...]:
+    counter, gauge = CounterMetricFamily, GaugeMetricFamily
+    return (
+        _Figure(
+            gauge,
+            f"{prefix}:num_requests_running",
+            "Requests that hold KV blocks.",
+            lambda s, _: s.scheduler.num_running,
+        ),
+        _Figure(
+            gauge, f"{prefix}:num_requests_waiting", "Requests that hold none.", lambda s, _: s.scheduler.num_waiting
+        ),
+        _Figure(
+            gauge,
+            f"{prefix}:kv_cache_usage_perc",
+            "Share of the KV blocks that requests hold, 0 to 1.",
+            lambda s, _: s.scheduler.num_used_blocks / s.scheduler.num_blocks,
+        ),
+        _Figure(
+            counter, f"{prefix}:prefix_cache_queries", "Prompt tokens looked for.", lambda s, _: s.num_prompt_tokens
+        ),
+        _Figure(
+            counter,
+            f"{prefix}:prefix_cache_hits",
+            "Prompt tokens found and not computed again.",
+            lambda s, _: s.num_prompt_tokens - s.scheduler.num_missed_tokens,
+        ),
+        _Figure(
+            counter,
+            f"{prefix}:num_preemptions",
+            "Requests that had to give their KV blocks back.",
+            lambda s, _: s.scheduler.num_preemptions,
+        ),
+    )
+
+
+_OWN_FIGURES = (
+    _Figure(GaugeMetricFamily, "treadle:threads", "Threads that compute.", lambda _, r: r.thread_plan.num_threads),
+    _Figure(GaugeMetricFamily, "treadle:weight_bytes", "Memory of the weights.", lambda _, r: r.weight_bytes),
+    _Figure(
+        GaugeMetricFamily,
+        "treadle:prompt_tokens_per_second",
+        "Prompt tokens computed, over ten seconds.",
+        lambda s, _: s.steps.prompt_rate,
+    ),
+    _Figure(
+        GaugeMetricFamily,
+        "treadle:generation_tokens_per_second",
+        "Answer tokens computed, over ten seconds.",
+        lambda s, _: s.steps.answer_rate,
+    ),
+    _Figure(
+        CounterMetricFamily,
+        "treadle:weight_bytes_read",
+        "Bytes of weights that the steps read; its rate over the memory's bandwidth is the share in use.",
+        lambda s, r: s.steps.num_steps * r.decode_bytes,
+    ),
+    _Figure(CounterMetricFamily, "treadle:steps", "Steps of the engine.", lambda s, _: s.steps.num_steps),
+    _Figure(
+        CounterMetricFamily, "treadle:step_seconds", "Time of the steps in all.", lambda s, _: s.steps.step_seconds
+    ),
+    _Figure(
+        CounterMetricFamily,
+        "treadle:step_native_seconds",
+        "Of it, time in the native core; the rest is overhead.",
+        lambda s, _: s.steps.native_seconds,
+    ),
+)
+
+
+class EngineCollector(Collector):
+    """Asks every loaded model of a hub how it is doing."""
+
+    def __init__(self, hub: ModelHub, prefix: str) -> None:
+        self._hub = hub
+        self._figures = (*_common_figures(prefix), *_OWN_FIGURES)
+
+    def describe(self) -> Iterator[Metric]:
+        """Return nothing: what there is depends on the models loaded."""
+        yield from ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Iterate over the metrics as they stand."""
+        found = [
+            (model.name, model.engine.stats(), model.engine.report)
+            for model in self._hub.loaded
+            if model.engine is not None
+        ]
+        for figure in self._figures:
+            family = figure.family(figure.name, figure.text, labels=["model_name"])
+            for name, stats, report in found:
+                family.add_metric([name], figure.read(stats, report))
+            yield family
+        cached = GaugeMetricFamily(
+            "treadle:cached_tokens", "Tokens that need not be computed again.", labels=["model_name", "tier"]
+        )
+        for name, stats, _ in found:
+            for tier, num_blocks in _cached_blocks(stats).items():
+                cached.add_metric([name, tier], num_blocks * KV_BLOCK_TOKENS)
+        yield cached
+        yield GaugeMetricFamily(
+            "treadle:resident_memory_bytes", "Memory of the whole process.", value=resident_memory_bytes()
+        )
+
+
+def _cached_blocks(stats: EngineStats) -> dict[str, int]:
+    store = stats.store
+    return {
+        "pool": stats.scheduler.num_cached_blocks,
+        "ram": 0 if store is None else store.num_in_ram,
+        "disk": 0 if store is None else store.num_on_disk,
+    }

@@ -1,0 +1,125 @@
+"""What Prometheus reads: latencies and tokens under the names that vLLM's dashboards know, and figures of our own.
+
+Leaves to others: taking the times (``server.watch``) and how the engines are doing (``server.engine_metrics``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import generate_latest
+
+from treadle.server.engine_metrics import EngineCollector
+
+if TYPE_CHECKING:
+    from treadle.server.hub import ModelHub
+    from treadle.server.limits import Limits
+    from treadle.server.record import RequestRecord
+
+__all__ = ["Metrics", "ModelMetrics"]
+
+_FIRST_TOKEN_SECONDS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0),
+)
+_TOKEN_SECONDS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 10.0, 20.0),
+)
+_REQUEST_SECONDS = (
+    *(0.01, 0.03, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
+    *(120.0, 240.0, 480.0, 960.0),
+)
+_TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
+
+
+class Metrics:
+    """The metrics of one server, in a registry of their own.
+
+    Labels never hold what a client chose: models are those of the hub, routes those of the application.
+
+    Args:
+        hub: The models.
+        limits: The requests in the server.
+        prefix: What stands before the colon in the names that are not ours alone.
+    """
+
+    def __init__(self, hub: ModelHub, limits: Limits, *, prefix: str) -> None:
+        self._registry = CollectorRegistry()
+        self._families = _Families(self._registry, prefix)
+        self._models = {name: ModelMetrics(self._families, name) for name in hub.models}
+        self._http = Counter(
+            "treadle:http_requests",
+            "Requests by route and status; 499 is a client that left.",
+            ["method", "route", "status"],
+            registry=self._registry,
+        )
+        in_server = Gauge("treadle:http_requests_in_progress", "Requests that make work.", registry=self._registry)
+        in_server.set_function(lambda: limits.num_requests)
+        queued = Gauge("treadle:http_requests_queued", "Of these, without a first token.", registry=self._registry)
+        queued.set_function(lambda: limits.num_queued)
+        self._registry.register(EngineCollector(hub, prefix))
+
+    def of_model(self, name: str) -> ModelMetrics:
+        """Return where to count what happens with a model of the hub."""
+        return self._models[name]
+
+    def count_request(self, record: RequestRecord) -> None:
+        """Count a request that has ended."""
+        method = record.method if record.method in ("GET", "POST", "DELETE") else "other"
+        self._http.labels(method, record.route, str(record.status)).inc()
+
+    def exposition(self) -> bytes:
+        """Return everything in the text format of Prometheus, version 0.0.4."""
+        return generate_latest(self._registry)
+
+
+class _Families:
+    """The metrics of all models, before a model is chosen."""
+
+    def __init__(self, registry: CollectorRegistry, prefix: str) -> None:
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(f"{prefix}:{name}", text, ["model_name"], buckets=buckets, registry=registry)
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"{prefix}:{name}", text, ["model_name", *labels], registry=registry)
+
+        self.first_token = histogram(
+            "time_to_first_token_seconds", "From the request's arrival to its first token.", _FIRST_TOKEN_SECONDS
+        )
+        self.inter_token = histogram("inter_token_latency_seconds", "Between tokens of an answer.", _TOKEN_SECONDS)
+        self.end_to_end = histogram(
+            "e2e_request_latency_seconds", "From the request's arrival to the end of the answer.", _REQUEST_SECONDS
+        )
+        self.queue = histogram("request_queue_time_seconds", "Until an answer's first step.", _REQUEST_SECONDS)
+        self.prefill = histogram("request_prefill_time_seconds", "From there to its first token.", _REQUEST_SECONDS)
+        self.decode = histogram("request_decode_time_seconds", "From there to its last token.", _REQUEST_SECONDS)
+        self.request_prompt_tokens = histogram("request_prompt_tokens", "Tokens of a prompt.", _TOKENS)
+        self.request_generation_tokens = histogram("request_generation_tokens", "Tokens of an answer.", _TOKENS)
+        self.success = counter("request_success", "Answers by how they ended.", "finished_reason")
+        self.prompt_tokens = counter("prompt_tokens", "Tokens of all prompts, cached ones included.")
+        self.generation_tokens = counter("generation_tokens", "Tokens of all answers.")
+
+
+class ModelMetrics:
+    """The metrics of one model."""
+
+    def __init__(self, families: _Families, name: str) -> None:
+        self.first_token = families.first_token.labels(name)
+        self.inter_token = families.inter_token.labels(name)
+        self.end_to_end = families.end_to_end.labels(name)
+        self.queue = families.queue.labels(name)
+        self.prefill = families.prefill.labels(name)
+        self.decode = families.decode.labels(name)
+        self.request_prompt_tokens = families.request_prompt_tokens.labels(name)
+        self.request_generation_tokens = families.request_generation_tokens.labels(name)
+        self.prompt_tokens = families.prompt_tokens.labels(name)
+        self.generation_tokens = families.generation_tokens.labels(name)
+        self._finished = {
+            reason: families.success.labels(name, reason) for reason in ("stop", "length", "abort", "error")
+        }
+
+    def finished(self, reason: str) -> Counter:
+        """Return the counter of answers that end for ``reason``."""
+        return self._finished[reason]

@@ -1,0 +1,52 @@
+"""What is known of one HTTP request: filled on its way through the server, read by the log and the metrics at its end.
+
+Leaves to others: filling (``server.watch``, ``server.auth``, ``server.limits``) and writing it down (``server.logs``).
+"""
+
+from __future__ import annotations
+
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from treadle.server.limits import Ticket
+
+__all__ = ["CURRENT", "RequestRecord"]
+
+# Tasks that a request starts see their request's record, too.
+CURRENT: ContextVar[RequestRecord | None] = ContextVar("treadle_request", default=None)
+
+
+@dataclass
+class RequestRecord:
+    """One request; seconds on a monotonic clock, tokens and seconds added up over its answers.
+
+    ``status`` is what the client was told, or 499 if it left before the end. ``key_index`` is the place of its API key
+    among the server's, 0 without any. ``queued``, ``prefill`` and ``decode`` are those of its slowest answer.
+    """
+
+    request_id: str
+    method: str
+    path: str
+    began: float = field(default_factory=time.monotonic)
+    route: str = "other"
+    key_index: int = 0
+    ticket: Ticket | None = None
+    status: int = 0
+    code: str | None = None
+    model: str | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    answer_tokens: int = 0
+    first_token_seconds: float | None = None
+    queued_seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    finish_reasons: list[str] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """Return how long the request has lasted."""
+        return time.monotonic() - self.began

@@ -1,0 +1,171 @@
+"""Follows every request from its first byte to its last: gives it an id, notes what becomes of it, reports it once.
+
+Leaves to others: the form of the report (``server.logs``, ``server.metrics``).
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from treadle.server.disconnect import ClientGoneError
+from treadle.server.errors import send_error
+from treadle.server.record import CURRENT, RequestRecord
+
+if TYPE_CHECKING:
+    from treadle.engine.completion import Completion, CompletionChunk
+    from treadle.errors import TreadleError
+    from treadle.server.metrics import Metrics
+
+__all__ = ["AnswerWatch", "Watch"]
+
+_REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
+_STATUS_CLIENT_GONE = 499
+
+
+class Watch:
+    """The outermost layer of the server; an ASGI application.
+
+    Args:
+        app: The next layer.
+        report: Called with the record of every request that has ended.
+    """
+
+    def __init__(self, app: ASGIApp, report: Callable[[RequestRecord], None]) -> None:
+        self._app = app
+        self._report = report
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request; what no other layer has caught becomes a 500 here."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("x-request-id", "")
+        request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
+        record = RequestRecord(request_id, scope["method"], scope["path"])
+        CURRENT.set(record)
+        sender = _Sender(send, record)
+        try:
+            await self._serve(scope, receive, sender, record)
+        finally:
+            route = scope.get("route")
+            if route is not None:
+                record.route = route.path
+            if not sender.is_complete:
+                record.status = _STATUS_CLIENT_GONE
+            self._report(record)
+
+    async def _serve(self, scope: Scope, receive: Receive, sender: _Sender, record: RequestRecord) -> None:
+        try:
+            await self._app(scope, receive, sender.send)
+        except ClientGoneError:
+            return
+        except Exception as error:
+            if sender.has_begun:  # the web server cuts the connection
+                record.status, sender.is_complete = 500, True
+                raise
+            await send_error(error, scope, receive, sender.send)
+
+
+class _Sender:
+    """Sends a response and notes its status and its end.
+
+    The chunks of a stream pass here one by one, so there is no coroutine of its own around each.
+    """
+
+    def __init__(self, send: Send, record: RequestRecord) -> None:
+        self._send = send
+        self._record = record
+        self.has_begun = False
+        self.is_complete = False
+        self.send: Send = self._send_out  # type: ignore[assignment]
+
+    def _send_out(self, message: Message) -> object:
+        if message["type"] == "http.response.start":
+            self.has_begun = True
+            self._record.status = message["status"]
+            message["headers"] = [*message.get("headers", ()), (b"x-request-id", self._record.request_id.encode())]
+        elif not message.get("more_body", False):
+            self.is_complete = True
+        return self._send(message)
+
+
+class AnswerWatch:
+    """Notes what becomes of the answers to one prompt, in its request's record and in the metrics.
+
+    Args:
+        model: The name by which the server offers the model.
+        num_prompt_tokens: The length of the prompt.
+        metrics: Where to count.
+    """
+
+    def __init__(self, model: str, num_prompt_tokens: int, metrics: Metrics) -> None:
+        self._metrics = metrics.of_model(model)
+        self._record = CURRENT.get()
+        self._began = time.monotonic() if self._record is None else self._record.began
+        self._last: dict[int, float] = {}
+        self._metrics.prompt_tokens.inc(num_prompt_tokens)
+        if self._record is not None:
+            self._record.model = model
+            self._record.prompt_tokens += num_prompt_tokens
+            if self._record.ticket is not None:
+                self._record.ticket.spend(num_prompt_tokens)
+
+    def took(self, chunk: CompletionChunk) -> None:
+        """Note the time of a chunk, and on the last one how the answer went."""
+        now = time.monotonic()
+        num_tokens = len(chunk.token_ids)
+        last = self._last.get(chunk.index)
+        self._last[chunk.index] = now
+        if last is None:
+            self._start(now)
+        else:
+            for _ in range(num_tokens):
+                self._metrics.inter_token.observe((now - last) / num_tokens)
+        self._metrics.generation_tokens.inc(num_tokens)
+        record = self._record
+        if record is not None:
+            record.answer_tokens += num_tokens
+            if record.ticket is not None:
+                record.ticket.spend(num_tokens)
+        if chunk.completion is not None:
+            self._finish(chunk.completion, now)
+
+    def ended(self, num_answers: int, error: TreadleError | None) -> None:
+        """Note that answers have ended before their time."""
+        reason = "abort" if error is None else "error"
+        self._metrics.finished(reason).inc(num_answers)
+        if self._record is not None:
+            self._record.finish_reasons += [reason] * num_answers
+
+    def _start(self, now: float) -> None:
+        self._metrics.first_token.observe(now - self._began)
+        record = self._record
+        if record is not None and record.first_token_seconds is None:
+            record.first_token_seconds = now - record.began
+            if record.ticket is not None:
+                record.ticket.start()
+
+    def _finish(self, completion: Completion, now: float) -> None:
+        timings = completion.timings
+        self._metrics.finished(completion.finish_reason).inc()
+        self._metrics.end_to_end.observe(now - self._began)
+        self._metrics.queue.observe(timings.queued_seconds)
+        self._metrics.prefill.observe(timings.prefill_seconds)
+        self._metrics.decode.observe(timings.decode_seconds)
+        self._metrics.request_prompt_tokens.observe(completion.prompt_tokens)
+        self._metrics.request_generation_tokens.observe(len(completion.token_ids))
+        record = self._record
+        if record is not None:
+            record.finish_reasons.append(completion.finish_reason)
+            if completion.index == 0:
+                record.cached_tokens += completion.cached_tokens
+            record.queued_seconds = max(record.queued_seconds, timings.queued_seconds)
+            record.prefill_seconds = max(record.prefill_seconds, timings.prefill_seconds)
+            record.decode_seconds = max(record.decode_seconds, timings.decode_seconds)

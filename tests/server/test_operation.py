@@ -1,0 +1,197 @@
+"""What an operator sees of a running server: request ids, logs, metrics, and that nothing works for clients that left."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from running_server import MODEL, RunningServer
+from treadle.server.logs import _JsonFormatter, _TextFormatter
+from treadle.server.settings import ServerSettings
+
+pytestmark = pytest.mark.model
+
+SHORT = {"messages": [{"role": "user", "content": "Name the capital of Japan."}], "temperature": 0, "max_tokens": 8}
+LONG = {"prompt": "and then " * 300, "max_tokens": 600, "ignore_eos": True}
+SECRET = "xyzzy-plugh"
+
+
+def metrics(http: httpx.Client) -> dict[str, float]:
+    """Every sample as `name{label=value}`, the buckets of histograms left out."""
+    text = http.get("/metrics").text
+    return {
+        sample.name + "".join(f"{{{key}={value}}}" for key, value in sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if not sample.name.endswith("_bucket")
+    }
+
+
+def wait_until_idle(server: RunningServer, seconds: float = 30) -> None:
+    engine = server.hub.default.engine
+    assert engine is not None
+    deadline = time.monotonic() + seconds
+    while True:
+        counters = engine.stats().scheduler
+        if counters.num_used_blocks == counters.num_running == counters.num_waiting == 0:
+            return
+        assert time.monotonic() < deadline, counters
+        threading.Event().wait(0.005)
+
+
+def leave(server: RunningServer, body: dict[str, object], after: float) -> None:
+    """Ask and close the connection after so many seconds."""
+    data = json.dumps(body).encode()
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(data)}\r\n\r\n"
+        connection.sendall(head.encode() + data)
+        connection.settimeout(max(after, 0.001))
+        deadline = time.monotonic() + after
+        while time.monotonic() < deadline:
+            try:
+                if not connection.recv(65536):
+                    return
+            except TimeoutError:
+                return
+
+
+def test_a_request_keeps_its_id_or_gets_one(http: httpx.Client) -> None:
+    assert http.get("/health", headers={"x-request-id": "mine-1.a:b"}).headers["x-request-id"] == "mine-1.a:b"
+    for odd in ("a b", "x" * 129, "a\tb", "<script>"):
+        made = http.get("/health", headers={"x-request-id": odd}).headers["x-request-id"]
+        assert len(made) == 32
+    assert http.post("/nowhere").headers["x-request-id"]
+
+
+def test_latencies_and_tokens_are_counted_under_the_known_names(http: httpx.Client) -> None:
+    before = metrics(http)
+    usage = http.post("/v1/chat/completions", json=SHORT).json()["usage"]
+    after = metrics(http)
+
+    def growth(name: str, **labels: str) -> float:
+        key = name + "".join(f"{{{key}={value}}}" for key, value in sorted({"model_name": MODEL, **labels}.items()))
+        return after[key] - before[key]
+
+    assert growth("vllm:request_success_total", finished_reason="stop") == 1
+    assert growth("vllm:prompt_tokens_total") == usage["prompt_tokens"]
+    assert growth("vllm:generation_tokens_total") == usage["completion_tokens"]
+    assert growth("vllm:prefix_cache_queries_total") == usage["prompt_tokens"]
+    assert growth("vllm:prefix_cache_hits_total") == usage["prompt_tokens_details"]["cached_tokens"]
+    assert growth("vllm:inter_token_latency_seconds_count") == usage["completion_tokens"] - 1
+    for name in ("time_to_first_token", "e2e_request_latency", "request_queue_time", "request_prefill_time"):
+        assert growth(f"vllm:{name}_seconds_count") == 1
+    parts = sum(growth(f"vllm:request_{part}_time_seconds_sum") for part in ("queue", "prefill", "decode"))
+    assert 0 < parts <= growth("vllm:e2e_request_latency_seconds_sum")
+    assert growth("vllm:num_requests_running") == growth("vllm:num_requests_waiting") == 0
+    assert growth("treadle:step_native_seconds_total") <= growth("treadle:step_seconds_total")
+    assert growth("treadle:weight_bytes_read_total") > 0
+    assert after[f"treadle:cached_tokens{{model_name={MODEL}}}{{tier=pool}}"] > 0
+    assert after["treadle:resident_memory_bytes"] > 0
+    assert after["treadle:http_requests_in_progress"] == after["treadle:http_requests_queued"] == 0
+
+
+def test_labels_hold_nothing_that_clients_choose(http: httpx.Client) -> None:
+    http.get(f"/{SECRET}")
+    http.request(SECRET.upper(), f"/v1/models/{SECRET}")
+    http.get(f"/v1/models/{SECRET}")
+    http.post("/v1/chat/completions", json={**SHORT, "model": SECRET})
+    assert SECRET not in http.get("/metrics").text.lower()
+
+
+@pytest.mark.parametrize("formatter", [_JsonFormatter(), _TextFormatter()])
+def test_the_log_has_one_line_for_a_request_and_no_prompt(
+    http: httpx.Client, caplog: pytest.LogCaptureFixture, formatter: logging.Formatter
+) -> None:
+    body = {**SHORT, "messages": [{"role": "user", "content": f"Say {SECRET}."}]}
+    with caplog.at_level(logging.INFO, logger="treadle.server.access"):
+        assert http.post("/v1/chat/completions", json=body, headers={"x-request-id": "r-1"}).status_code == 200
+        http.get("/health")
+    [line] = [formatter.format(record) for record in caplog.records if record.name == "treadle.server.access"]
+    assert SECRET not in line
+    assert "\n" not in line
+    if isinstance(formatter, _JsonFormatter):
+        entry = json.loads(line)
+        assert (entry["id"], entry["route"], entry["status"]) == ("r-1", "/v1/chat/completions", 200)
+        assert (entry["model"], entry["answer_tokens"], entry["finish"]) == (MODEL, 8, "length")
+    else:
+        assert "id=r-1 method=POST route=/v1/chat/completions status=200" in line
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("after", [0.0, 0.02, 0.3], ids=["queue", "prefill", "decode"])
+def test_nothing_works_for_a_client_that_left(
+    server: RunningServer, http: httpx.Client, stream: bool, after: float
+) -> None:
+    name = f"vllm:request_success_total{{finished_reason=length}}{{model_name={MODEL}}}"
+    before = metrics(http)[name]
+    leave(server, {**LONG, "stream": stream}, after)
+    wait_until_idle(server)
+    assert metrics(http)[name] == before  # it did not run to its end
+
+
+def test_clients_that_leave_the_queue_leave_it_at_once(server: RunningServer, http: httpx.Client) -> None:
+    with ThreadPoolExecutor(40) as executor:
+        for _ in range(40):
+            executor.submit(leave, server, LONG, 0.05)
+    assert http.post("/v1/chat/completions", json=SHORT).status_code == 200
+    wait_until_idle(server)
+
+
+def test_a_full_queue_is_told_with_429(smollm2_path: Path) -> None:
+    running = RunningServer(smollm2_path, ServerSettings(max_queued=1, api_keys=("k",)))
+    try:
+        with httpx.Client(base_url=running.url, timeout=60, headers={"x-api-key": "k"}) as client:
+            with ThreadPoolExecutor(24) as executor:
+                results = list(
+                    executor.map(lambda _: client.post("/v1/completions", json={**LONG, "max_tokens": 4}), range(24))
+                )
+            assert {response.status_code for response in results} == {200, 429}
+            refused = next(response for response in results if response.status_code == 429)
+            assert refused.json()["error"]["code"] == "queue_full"
+            assert 1 <= int(refused.headers["retry-after"]) <= 60
+            assert client.get("/health").status_code == 200
+            assert client.get("/metrics", headers={"x-api-key": "no"}).status_code == 401
+    finally:
+        running.close()
+
+
+@pytest.mark.slow
+def test_256_clients_at_once(server: RunningServer, http: httpx.Client) -> None:
+    times: list[float] = []
+
+    def ask(client: httpx.Client) -> set[int]:
+        codes = set()
+        for _ in range(2):
+            began = time.monotonic()
+            codes.add(client.post("/v1/chat/completions", json=SHORT).status_code)
+            times.append(time.monotonic() - began)
+        return codes
+
+    limits = httpx.Limits(max_connections=256)
+    with httpx.Client(base_url=server.url, timeout=300, limits=limits) as client, ThreadPoolExecutor(256) as executor:
+        codes = set().union(*executor.map(ask, [client] * 256))
+    assert codes <= {200, 429, 503}
+    assert max(times) <= 3 * sorted(times)[len(times) // 2]
+    wait_until_idle(server)
+
+
+@pytest.mark.slow
+def test_1000_clients_that_leave_at_random(server: RunningServer) -> None:
+    rng = random.Random(7)
+    delays = [rng.choice([0, 0.01, 0.1, 0.5]) * rng.random() for _ in range(1000)]
+    with ThreadPoolExecutor(32) as executor:
+        list(
+            executor.map(lambda pair: leave(server, {**LONG, "stream": bool(pair[0] % 2)}, pair[1]), enumerate(delays))
+        )
+    wait_until_idle(server, 60)
