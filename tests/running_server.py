@@ -42,8 +42,7 @@ class RunningServer:
             self._started.set()
 
         self._server.startup = startup
-        async with self.hub.use(None):
-            pass
+        await self.hub.load_default()
         await self._server.serve()
 
     def close(self) -> None:

@@ -100,15 +100,14 @@ class ModelHub:
             raise shutting_down()
         model.num_users += 1
         try:
-            async with model.lock:
-                if model.engine is None:
-                    model.engine = await self._load_making_room(model)
-                if self.observe is not None:
-                    model.engine.observe = partial(self.observe, model.name)
-            yield model, model.engine
+            yield model, await self._loaded(model)
         finally:
             model.num_users -= 1
             model.last_used = self._clock()
+
+    async def load_default(self) -> None:
+        """Load the model for requests that name none, if it is not; raises TreadleError when it cannot be."""
+        await self._loaded(self.default)
 
     async def unload_idle(self) -> None:
         """Unload every model that nobody has used for long enough."""
@@ -125,6 +124,14 @@ class ModelHub:
             engine, model.engine = model.engine, None
             if engine is not None:
                 await engine.close()
+
+    async def _loaded(self, model: ServedModel) -> AsyncLLM:
+        async with model.lock:
+            if model.engine is None:
+                model.engine = await self._load_making_room(model)
+            if self.observe is not None:
+                model.engine.observe = partial(self.observe, model.name)
+            return model.engine
 
     async def _load_making_room(self, model: ServedModel) -> AsyncLLM:
         async with self._load_lock:

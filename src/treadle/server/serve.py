@@ -71,8 +71,7 @@ async def _serve(
         return await AsyncLLM.load(source, **load_options)
 
     hub = ModelHub(sources, load, idle_unload=settings.idle_unload)
-    async with hub.use(None):
-        pass  # a model that cannot be loaded ends the command, not the first request
+    await hub.load_default()  # a model that cannot be loaded ends the command, not the first request
     app = create_app(hub, settings)
     server = _Server(uvicorn.Config(app, **_uvicorn_options(settings)), app.state.server)
     if on_ready is not None:
