@@ -7,22 +7,38 @@ using namespace avx512_vnni;
 
 extern const KernelTable kAvx512VnniKernels;
 
-// Indices are ggml type ids, with holes where ids are not weight formats; designated array elements are not C++.
-const KernelTable kAvx512VnniKernels = {
-    .isa = "avx512_vnni",
-    .matmul = {matmul_f32,  matmul_f16, matmul_q4_0, matmul_q4_1, nullptr,     nullptr,     matmul_q5_0, matmul_q5_1,
-               matmul_q8_0, nullptr,    nullptr,     nullptr,     matmul_q4_k, matmul_q5_k, matmul_q6_k, nullptr,
-               nullptr,     nullptr,    nullptr,     nullptr,     nullptr,     nullptr,     nullptr,     nullptr,
-               nullptr,     nullptr,    nullptr,     nullptr,     nullptr,     nullptr,     matmul_bf16},
-    .quantize = {quantize_f32, quantize_q8},
-    .rms_norm = rms_norm,
-    .rope_adjacent = rope_adjacent,
-    .rope_halves = rope_halves,
-    .silu_mul = silu_mul,
-    .store_k = store_k,
-    .store_v = store_v,
-    .attend_block = attend_block,
-    .attend_block_q8_0 = attend_block_q8_0,
-};
+namespace {
+
+constexpr KernelTable make_table() {
+    KernelTable table = {
+        .isa = "avx512_vnni",
+        .matmul = {},
+        .quantize = {quantize_f32, quantize_q8},
+        .rms_norm = rms_norm,
+        .rope_adjacent = rope_adjacent,
+        .rope_halves = rope_halves,
+        .silu_mul = silu_mul,
+        .store_k = store_k,
+        .store_v = store_v,
+        .attend_block = attend_block,
+        .attend_block_q8_0 = attend_block_q8_0,
+    };
+    table.matmul[kF32] = matmul_f32;
+    table.matmul[kF16] = matmul_f16;
+    table.matmul[kBF16] = matmul_bf16;
+    table.matmul[kQ4_0] = matmul_q4_0;
+    table.matmul[kQ4_1] = matmul_q4_1;
+    table.matmul[kQ5_0] = matmul_q5_0;
+    table.matmul[kQ5_1] = matmul_q5_1;
+    table.matmul[kQ8_0] = matmul_q8_0;
+    table.matmul[kQ4_K] = matmul_q4_k;
+    table.matmul[kQ5_K] = matmul_q5_k;
+    table.matmul[kQ6_K] = matmul_q6_k;
+    return table;
+}
+
+}  // namespace
+
+constinit const KernelTable kAvx512VnniKernels = make_table();
 
 }  // namespace treadle

@@ -1,0 +1,44 @@
+// What every table on the NEON kernels has; tables differ in how they multiply quantised weights.
+#pragma once
+
+#include "entries.h"
+
+namespace treadle::neon_dotprod {
+namespace {
+
+// Products of quantised weights, named after their formats.
+struct QuantisedProducts {
+    MatmulFn q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k;
+};
+
+// A constant expression, so that tables need no code that runs when the library is loaded.
+constexpr KernelTable make_table(const char* isa, const QuantisedProducts& products) {
+    KernelTable table = {
+        .isa = isa,
+        .matmul = {},
+        .quantize = {quantize_f32, quantize_q8},
+        .rms_norm = rms_norm,
+        .rope_adjacent = rope_adjacent,
+        .rope_halves = rope_halves,
+        .silu_mul = silu_mul,
+        .store_k = store_k,
+        .store_v = store_v,
+        .attend_block = attend_block,
+        .attend_block_q8_0 = attend_block_q8_0,
+    };
+    table.matmul[kF32] = matmul_f32;
+    table.matmul[kF16] = matmul_f16;
+    table.matmul[kBF16] = matmul_bf16;
+    table.matmul[kQ4_0] = products.q4_0;
+    table.matmul[kQ4_1] = products.q4_1;
+    table.matmul[kQ5_0] = products.q5_0;
+    table.matmul[kQ5_1] = products.q5_1;
+    table.matmul[kQ8_0] = products.q8_0;
+    table.matmul[kQ4_K] = products.q4_k;
+    table.matmul[kQ5_K] = products.q5_k;
+    table.matmul[kQ6_K] = products.q6_k;
+    return table;
+}
+
+}  // namespace
+}  // namespace treadle::neon_dotprod
