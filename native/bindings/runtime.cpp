@@ -6,6 +6,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
@@ -23,6 +24,8 @@ using Int32Array = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::dev
 using Int32Table = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using ByteBuffer = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Sum = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using RowSum = std::tuple<int64_t, int64_t, Sum>;  // first row, number of rows, where their states are added
 using LogitArray = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
 
 struct StepOutput {
@@ -85,9 +88,23 @@ LogitArray new_logits(size_t rows, size_t vocab_size) {
     return LogitArray(data, {rows, vocab_size}, owner);
 }
 
+std::vector<StateSum> state_sums_of(const Runtime& runtime, const std::vector<RowSum>& row_sums) {
+    std::vector<StateSum> sums;
+    for (const auto& [first_row, num_rows, sum] : row_sums) {
+        const auto hidden_size = static_cast<size_t>(runtime.model().config().hidden_size);
+        if (sum.size() != hidden_size) {
+            throw UsageError("step: state sum " + std::to_string(sums.size()) + " has " + std::to_string(sum.size()) +
+                             " values, a state has " + std::to_string(hidden_size));
+        }
+        sums.push_back({first_row, num_rows, sum.data()});
+    }
+    return sums;
+}
+
 StepOutput run_step(Runtime& runtime, const Int32Array& token_ids, const Int32Array& query_lens,
                     const Int32Array& start_positions, const Int32Table& block_tables, const Int32Array& logit_rows,
-                    const std::vector<const Sampler*>& samplers, bool return_logits) {
+                    const std::vector<const Sampler*>& samplers, bool return_logits,
+                    const std::vector<RowSum>& row_sums) {
     const size_t num_sequences = query_lens.shape(0);
     if (start_positions.shape(0) != num_sequences || block_tables.shape(0) != num_sequences) {
         throw UsageError("step: query_lens has " + std::to_string(num_sequences) + " sequences, start_positions " +
@@ -109,6 +126,9 @@ StepOutput run_step(Runtime& runtime, const Int32Array& token_ids, const Int32Ar
     input.logit_rows = logit_rows.data();
     input.num_logit_rows = static_cast<int64_t>(logit_rows.shape(0));
     input.samplers = samplers.data();
+    const std::vector<StateSum> state_sums = state_sums_of(runtime, row_sums);
+    input.state_sums = state_sums.data();
+    input.num_state_sums = static_cast<int64_t>(state_sums.size());
     StepOutput output;
     output.samples.resize(samplers.size());
     if (return_logits) {
@@ -189,7 +209,9 @@ void bind_runtime(nb::module_& m) {
             },
             "model"_a, nb::kw_only(), "cpus"_a, "num_blocks"_a, "max_batch_tokens"_a = 512, "kv_type"_a = "f16")
         .def("step", &run_step, "token_ids"_a, "query_lens"_a, "start_positions"_a, "block_tables"_a, "logit_rows"_a,
-             "samplers"_a, "return_logits"_a = false, "Run one step with the GIL released; see StepInput in runtime.h.")
+             "samplers"_a, "return_logits"_a = false, "state_sums"_a = std::vector<RowSum>(),
+             "Run one step with the GIL released; see StepInput in runtime.h. `state_sums` are of first row, number of "
+             "rows and the float64 array of hidden_size to which their states are added.")
         .def("read_kv_block", &read_kv_block, "block_id"_a, "out"_a,
              "Copy a block's bytes into a writable uint8 buffer, with the GIL released. Like write_kv_block and "
              "copy_kv_block, may run during a step that does not use the block.")

@@ -200,18 +200,18 @@ void Runtime::Impl::project_and_store(int worker, int32_t index) {
     timers_.lap(worker, Operator::kRotateStore);
 }
 
-// After the last attention only the rows whose logits are wanted matter: moves them to the front.
-void Runtime::Impl::keep_logit_rows(int worker) {
+// After the last attention only the rows whose logits or states are wanted matter: moves them to the front.
+void Runtime::Impl::keep_rows(int worker) {
     const ModelConfig& config = model_->config();
     if (worker == 0) {
-        for (int64_t i = 0; i < input_.num_logit_rows; ++i) {
-            const int64_t from = input_.logit_rows[i];
+        num_rows_ = static_cast<int64_t>(kept_rows_.size());
+        for (int64_t i = 0; i < num_rows_; ++i) {
+            const int64_t from = kept_rows_[static_cast<size_t>(i)];
             std::memmove(residual_ + i * config.hidden_size, residual_ + from * config.hidden_size,
                          static_cast<size_t>(config.hidden_size) * sizeof(float));
             std::memmove(attended_ + i * config.query_size(), attended_ + from * config.query_size(),
                          static_cast<size_t>(config.query_size()) * sizeof(float));
         }
-        num_rows_ = input_.num_logit_rows;
     }
     pool_.barrier(worker);
     timers_.lap(worker, Operator::kKeepRows);
@@ -259,6 +259,25 @@ void Runtime::Impl::feed_forward_block(int worker, const LayerWeights& layer) {
     timers_.lap(worker, Operator::kDown, [&] { return product_work({&layer.down}, num_rows_); });
 }
 
+// Where a token's row of residual_ is, once only the kept ones are left.
+const float* Runtime::Impl::kept(int64_t row) const {
+    const auto place = std::lower_bound(kept_rows_.begin(), kept_rows_.end(), row) - kept_rows_.begin();
+    return residual_ + place * model_->config().hidden_size;
+}
+
+void Runtime::Impl::add_states(int worker) {
+    const int64_t hidden_size = model_->config().hidden_size;
+    pool_.share(worker, input_.num_state_sums, 1, [&](int64_t index, int64_t) {
+        const StateSum& target = input_.state_sums[index];
+        const float* residual = kept(target.first_row);  // the rows after it follow there, too
+        for (int64_t r = 0; r < target.num_rows; ++r) {
+            const float* state = normalised(worker, residual + r * hidden_size, model_->output_norm());
+            for (int64_t d = 0; d < hidden_size; ++d) target.sum[d] += static_cast<double>(state[d]);
+        }
+    });
+    timers_.lap(worker, Operator::kAddStates);
+}
+
 void Runtime::Impl::logits_and_samples(int worker) {
     const ModelConfig& config = model_->config();
     const Matrix& output = model_->output();
@@ -267,7 +286,7 @@ void Runtime::Impl::logits_and_samples(int worker) {
         const int64_t num_rows = std::min(max_logit_rows_, input_.num_logit_rows - first);
         float* logits = input_.logits ? input_.logits + first * config.vocab_size : logits_;
         quantise(worker, num_rows, config.hidden_size, {&output}, [&](int64_t row) {
-            return normalised(worker, residual_ + (first + row) * config.hidden_size, model_->output_norm());
+            return normalised(worker, kept(input_.logit_rows[first + row]), model_->output_norm());
         });
         multiply(worker, {&output}, num_rows,
                  [&](const Matrix&, int64_t row, int64_t rows, int64_t token, int64_t num_tokens, const float* out) {
@@ -293,13 +312,14 @@ void Runtime::Impl::forward(int worker) {
     for (int32_t index = 0; index <= last; ++index) {
         const LayerWeights& layer = model_->layers()[index];
         project_and_store(worker, index);
-        if (index == last && input_.num_logit_rows == 0) return;  // the step only fills the KV blocks
+        if (index == last && kept_rows_.empty()) return;  // the step only fills the KV blocks
         attention_.run(pool_, worker, index, query_, attended_);
         timers_.lap(worker, Operator::kAttention, [&] { return attention_.work(); });
-        if (index == last) keep_logit_rows(worker);
+        if (index == last) keep_rows(worker);
         attention_output(worker, layer);
         feed_forward_block(worker, layer);
     }
+    if (input_.num_state_sums > 0) add_states(worker);
     logits_and_samples(worker);
 }
 

@@ -1,4 +1,6 @@
 // Runtime: checks what a step is asked to do, owns its memory, and starts the workers.
+#include <algorithm>
+#include <iterator>
 #include <string>
 
 #include "runtime_impl.h"
@@ -30,6 +32,8 @@ Runtime::Impl::Impl(std::shared_ptr<const Model> model, std::vector<int> cpus, i
       attention_(*model_, kv_) {
     positions_.reserve(static_cast<size_t>(max_batch_tokens));
     sequences_.reserve(static_cast<size_t>(max_batch_tokens));
+    summed_rows_.reserve(static_cast<size_t>(max_batch_tokens));
+    kept_rows_.reserve(static_cast<size_t>(max_batch_tokens));
     attention_.reserve(max_batch_tokens);
     carve_scratch();
 }
@@ -108,6 +112,16 @@ void Runtime::Impl::check_logit_rows(const StepInput& input) const {
     }
 }
 
+void Runtime::Impl::check_state_sums(const StepInput& input) const {
+    int64_t lowest = 0;  // ascending, each row once
+    for (int64_t i = 0; i < input.num_state_sums; ++i) {
+        const StateSum& sum = input.state_sums[i];
+        expect_in_range("first row of state sum", i, sum.first_row, lowest, input.num_tokens - 1);
+        expect_in_range("number of rows of state sum", i, sum.num_rows, 1, input.num_tokens - sum.first_row);
+        lowest = sum.first_row + sum.num_rows;
+    }
+}
+
 void Runtime::Impl::check(const StepInput& input) const {
     if (input.num_tokens < 1 || input.num_tokens > max_batch_tokens_) {
         throw UsageError("step: " + std::to_string(input.num_tokens) + " tokens, expected 1 to " +
@@ -118,6 +132,7 @@ void Runtime::Impl::check(const StepInput& input) const {
     }
     check_sequences(input);
     check_logit_rows(input);
+    check_state_sums(input);
 }
 
 void Runtime::Impl::list_tokens() {
@@ -131,6 +146,17 @@ void Runtime::Impl::list_tokens() {
     }
 }
 
+void Runtime::Impl::list_kept_rows() {
+    summed_rows_.clear();
+    kept_rows_.clear();
+    for (int64_t i = 0; i < input_.num_state_sums; ++i) {
+        const StateSum& sum = input_.state_sums[i];
+        for (int64_t r = 0; r < sum.num_rows; ++r) summed_rows_.push_back(static_cast<int32_t>(sum.first_row + r));
+    }
+    std::set_union(input_.logit_rows, input_.logit_rows + input_.num_logit_rows, summed_rows_.begin(),
+                   summed_rows_.end(), std::back_inserter(kept_rows_));
+}
+
 void Runtime::Impl::step(const StepInput& input, SampleResult* results) {
     const std::lock_guard<std::mutex> guard(step_mutex_);
     timers_.begin_step();
@@ -139,6 +165,7 @@ void Runtime::Impl::step(const StepInput& input, SampleResult* results) {
     results_ = results;
     num_rows_ = input.num_tokens;
     list_tokens();
+    list_kept_rows();
     attention_.plan(input, pool_.num_threads());
     pool_.run([this](int worker) { forward(worker); });
     timers_.end_step();

@@ -32,16 +32,19 @@ class Runtime::Impl {
     void check(const StepInput& input) const;
     void check_sequences(const StepInput& input) const;
     void check_logit_rows(const StepInput& input) const;
+    void check_state_sums(const StepInput& input) const;
     void carve_scratch();
     void list_tokens();
+    void list_kept_rows();
 
     // The body, phase by phase. Each phase ends at a barrier.
     void forward(int worker);
     void embed(int worker);
     void project_and_store(int worker, int32_t layer);
-    void keep_logit_rows(int worker);
+    void keep_rows(int worker);
     void attention_output(int worker, const LayerWeights& layer);
     void feed_forward_block(int worker, const LayerWeights& layer);
+    void add_states(int worker);
     void logits_and_samples(int worker);
 
     // Quantises the inputs of the consumers, one row per token: row(index, worker scratch) returns the row. With few
@@ -51,6 +54,7 @@ class Runtime::Impl {
                   Row&& row);
     const float* normalised(int worker, const float* row, const float* norm);
     const Activations& activations(int worker, int64_t num_rows) const;
+    const float* kept(int64_t row) const;
     void rotate_and_store(int worker, int32_t layer);
     void rotate(float* head, int64_t token) const;
     void rotary_angles(int64_t token);
@@ -75,8 +79,10 @@ class Runtime::Impl {
     // Set by step() for the body.
     StepInput input_;
     SampleResult* results_ = nullptr;
-    int64_t num_rows_ = 0;  // rows of residual_ that still matter: all tokens, in the end the logit rows
+    int64_t num_rows_ = 0;  // rows of residual_ that still matter: all tokens, in the end the kept rows
     std::vector<int32_t> positions_, sequences_;  // of each token
+    std::vector<int32_t> summed_rows_;            // token rows of the state sums
+    std::vector<int32_t> kept_rows_;              // token rows whose logits or states are wanted, ascending
 
     PageBuffer scratch_;
     Activations shared_activations_;

@@ -26,6 +26,7 @@ enum class Operator : uint8_t {
     kGateUp,
     kDown,
     kKeepRows,
+    kAddStates,
     kLogits,
     kSample,
     kCount

@@ -167,8 +167,10 @@ class Runtime:
 
     def __init__(self, model: Model, *, cpus: Sequence[int], num_blocks: int, max_batch_tokens: int = 512, kv_type: str = 'f16') -> None: ...
 
-    def step(self, token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], query_lens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], start_positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], block_tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], logit_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], samplers: Sequence[Sampler], return_logits: bool = False) -> StepOutput:
-        """Run one step with the GIL released; see StepInput in runtime.h."""
+    def step(self, token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], query_lens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], start_positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], block_tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], logit_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], samplers: Sequence[Sampler], return_logits: bool = False, state_sums: Sequence[tuple[int, int, Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')]]] = []) -> StepOutput:
+        """
+        Run one step with the GIL released; see StepInput in runtime.h. `state_sums` are of first row, number of rows and the float64 array of hidden_size to which their states are added.
+        """
 
     def read_kv_block(self, block_id: int, out: NDArray[numpy.uint8] | bytearray | memoryview) -> None:
         """

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from treadle import _native
 
 Logits = NDArray[np.float32]
+States = NDArray[np.float64]
 
 
 @dataclass
@@ -62,8 +63,20 @@ class Core:
         """As step, but what a greedy sampler makes of every row."""
         return self._run(work).samples
 
-    def _run(self, work: list[tuple[Sequence, list[int]]]) -> _native.StepOutput:
-        num_rows = sum(len(tokens) for _, tokens in work)
+    def add_states(self, work: list[tuple[Sequence, list[int]]], sums: list[States]) -> None:
+        """Computes the given tokens of each sequence in one step, without logits, and adds their states to its sum."""
+        starts = np.cumsum([0, *(len(tokens) for _, tokens in work)]).tolist()
+        rows = [(start, len(tokens), target) for start, (_, tokens), target in zip(starts, work, sums, strict=False)]
+        self._run(work, np.empty(0, np.int32), rows)
+
+    def _run(
+        self,
+        work: list[tuple[Sequence, list[int]]],
+        logit_rows: NDArray[np.int32] | None = None,
+        state_sums: list[tuple[int, int, States]] | None = None,
+    ) -> _native.StepOutput:
+        if logit_rows is None:
+            logit_rows = np.arange(sum(len(tokens) for _, tokens in work), dtype=np.int32)
         tables = np.full((len(work), max(len(sequence.blocks) for sequence, _ in work)), -1, np.int32)
         for row, (sequence, _) in enumerate(work):
             tables[row, : len(sequence.blocks)] = sequence.blocks
@@ -72,9 +85,10 @@ class Core:
             int32(len(tokens) for _, tokens in work),
             int32(len(sequence.tokens) for sequence, _ in work),
             tables,
-            np.arange(num_rows, dtype=np.int32),
-            [_native.Sampler(self.model.vocab_size, temperature=0.0)] * num_rows,
+            logit_rows,
+            [_native.Sampler(self.model.vocab_size, temperature=0.0)] * len(logit_rows),
             return_logits=True,
+            state_sums=state_sums or [],
         )
         for sequence, tokens in work:
             sequence.tokens += tokens

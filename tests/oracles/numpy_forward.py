@@ -62,17 +62,22 @@ class NumpyModel:
     ) -> list[Array]:
         """Logits of every position of every sequence; each sequence sees only itself.
 
+        The options are those of `states`.
+        """
+        run = _Pass(self, sequences, activation_rounding, dtype)
+        head = "output.weight" if "output.weight" in self.weights else "token_embd.weight"
+        return run.split(run.product(run.states(sequences), head))
+
+    def states(
+        self, sequences: list[list[int]], *, activation_rounding: bool = False, dtype: type = np.float32
+    ) -> list[Array]:
+        """What the logits are made of, the last layer's output after its norm: [positions, hidden_size] per sequence.
+
         With `activation_rounding` the input of each quantised product is rounded to int8, and keys and values to float16, as
         the native core does; `dtype` is the precision of everything else.
         """
         run = _Pass(self, sequences, activation_rounding, dtype)
-        hidden = self.weights["token_embd.weight"].values[np.concatenate(sequences)].astype(dtype)
-        for layer in range(self.num_layers):
-            hidden = hidden + run.attention(layer, run.norm(hidden, f"blk.{layer}.attn_norm.weight"))
-            hidden = hidden + run.feed_forward(layer, run.norm(hidden, f"blk.{layer}.ffn_norm.weight"))
-        head = "output.weight" if "output.weight" in self.weights else "token_embd.weight"
-        logits = run.product(run.norm(hidden, "output_norm.weight"), head)
-        return np.split(logits, np.cumsum([len(sequence) for sequence in sequences])[:-1])
+        return run.split(run.states(sequences))
 
 
 class _Pass:
@@ -86,6 +91,17 @@ class _Pass:
         self.spans = [slice(end - len(sequence), end) for end, sequence in zip(ends, sequences, strict=True)]
         positions = np.concatenate([np.arange(len(sequence)) for sequence in sequences])
         self.cos, self.sin = rope_tables(model, positions, dtype)
+
+    def states(self, sequences: list[list[int]]) -> Array:
+        hidden = self.model.weights["token_embd.weight"].values[np.concatenate(sequences)].astype(self.dtype)
+        for layer in range(self.model.num_layers):
+            hidden = hidden + self.attention(layer, self.norm(hidden, f"blk.{layer}.attn_norm.weight"))
+            hidden = hidden + self.feed_forward(layer, self.norm(hidden, f"blk.{layer}.ffn_norm.weight"))
+        return self.norm(hidden, "output_norm.weight")
+
+    def split(self, rows: Array) -> list[Array]:
+        """Rows of all sequences by sequence."""
+        return [rows[span] for span in self.spans]
 
     def norm(self, x: Array, name: str) -> Array:
         """RMSNorm (Zhang and Sennrich 2019)."""

@@ -12,6 +12,13 @@
 
 namespace treadle {
 
+// Rows of one sequence whose states are wanted: what logits are made of, the last layer's output after its norm.
+struct StateSum {
+    int64_t first_row = 0;  // token row of the step
+    int64_t num_rows = 0;
+    double* sum = nullptr;  // [hidden_size], the states of the rows are added to it in their order
+};
+
 // What to compute in one step. Tokens stand sequence after sequence; a sequence's tokens have consecutive positions.
 struct StepInput {
     const int32_t* token_ids = nullptr;  // [num_tokens]
@@ -26,6 +33,8 @@ struct StepInput {
     int64_t num_logit_rows = 0;
     const Sampler* const* samplers = nullptr;  // [num_logit_rows]
     float* logits = nullptr;                   // [num_logit_rows][vocab_size] or null
+    const StateSum* state_sums = nullptr;      // [num_state_sums] of ascending rows, none in two of them
+    int64_t num_state_sums = 0;
 };
 
 // Where steps spent their time; seconds and waits have one entry per worker.
