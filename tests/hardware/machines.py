@@ -47,3 +47,35 @@ def v1(path: str, *, group: str = "/") -> dict[str, str]:
         "proc/self/cgroup": f"5:memory:{path}\n4:cpu,cpuacct:{path}\n3:cpuset:{path}\n1:name=systemd:{path}\n0::{path}\n",
         "proc/self/mountinfo": OTHER_MOUNT + "".join(mounts) + unified,
     }
+
+
+def two_sockets(cores_per_socket: int, *, distance: int = 21) -> dict[str, str]:
+    """Two sockets with hyper-threads, CPUs numbered in turn as some firmware does: even ones on node 0, odd on node 1."""
+    num_cores = 2 * cores_per_socket
+    files = {
+        "sys/devices/system/cpu/online": f"0-{2 * num_cores - 1}\n",
+        "sys/devices/system/node/online": "0-1\n",
+        "proc/self/status": f"Cpus_allowed_list:\t0-{2 * num_cores - 1}\nMems_allowed_list:\t0-1\n",
+    }
+    for cpu in range(2 * num_cores):
+        topology = f"sys/devices/system/cpu/cpu{cpu}/topology"
+        files[f"{topology}/core_cpus_list"] = f"{cpu % num_cores},{cpu % num_cores + num_cores}\n"
+        files[f"{topology}/physical_package_id"] = f"{cpu % 2}\n"
+    for node in range(2):
+        folder = f"sys/devices/system/node/node{node}"
+        files[f"{folder}/cpulist"] = ",".join(str(cpu) for cpu in range(node, 2 * num_cores, 2)) + "\n"
+        files[f"{folder}/distance"] = f"10 {distance}\n" if node == 0 else f"{distance} 10\n"
+        files[f"{folder}/meminfo"] = (
+            f"Node {node} MemTotal:  67108864 kB\nNode {node} MemFree:   {33554432 + node} kB\n"
+        )
+    return files
+
+
+def cpuinfo(places: list[tuple[int, int]], *, siblings: int, cores: int, extra: str = "") -> dict[str, str]:
+    """/proc/cpuinfo alone; ``places`` holds package and core of each CPU."""
+    blocks = [
+        f"processor\t: {cpu}\nmodel name\t: Imaginary 9000\nphysical id\t: {package}\nsiblings\t: {siblings}\n"
+        f"core id\t\t: {core}\ncpu cores\t: {cores}\n{extra}"
+        for cpu, (package, core) in enumerate(places)
+    ]
+    return {"proc/cpuinfo": "\n".join(blocks)}

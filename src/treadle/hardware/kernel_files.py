@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["parse_cpu_list", "parse_integer", "read_cpu_list", "read_fields", "read_integer", "read_text"]
+__all__ = [
+    "parse_cpu_list",
+    "parse_integer",
+    "read_chosen",
+    "read_cpu_list",
+    "read_fields",
+    "read_integer",
+    "read_size",
+    "read_text",
+]
 
 MAX_CPUS = 1 << 16  # far above any kernel's limit; a garbled range must not fill the memory
 
@@ -30,6 +39,20 @@ def read_cpu_list(path: Path) -> frozenset[int] | None:
     """The CPU numbers of a file in the kernel's list format, such as ``0-3,8``."""
     text = read_text(path)
     return None if text is None else parse_cpu_list(text)
+
+
+def read_size(path: Path) -> int | None:
+    """The bytes of a file such as ``32K``."""
+    text = read_text(path) or ""
+    number = parse_integer(text.rstrip("KMG"))
+    unit = text[-1:]
+    return None if number is None or number < 0 else number * 1024 ** " KMG".index(unit if unit in "KMG" else " ")
+
+
+def read_chosen(path: Path) -> str | None:
+    """The word in brackets of a file such as ``always [madvise] never``."""
+    words = (read_text(path) or "").split()
+    return next((word[1:-1] for word in words if word.startswith("[") and word.endswith("]")), None)
 
 
 def read_fields(path: Path) -> dict[str, str]:

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from treadle.hardware.kernel_files import parse_integer, read_fields, read_integer
+from treadle.hardware import other_systems
+from treadle.hardware.kernel_files import parse_integer, read_chosen, read_fields, read_integer
 from treadle.hardware.limits import control_group_directories
 
 if sys.platform != "win32":
     import resource
 
-__all__ = ["MemoryBudget", "memlock_limit_bytes", "memory_budget", "peak_memory_bytes", "resident_memory_bytes"]
+__all__ = [
+    "HugePages",
+    "MemoryBudget",
+    "Swap",
+    "memlock_limit_bytes",
+    "memory_budget",
+    "peak_memory_bytes",
+    "read_huge_pages",
+    "read_swap",
+    "resident_memory_bytes",
+]
 
 # (limit, usage, reclaimable page cache in memory.stat) of version 2 and version 1
 GROUP_FILES = (
@@ -32,6 +44,28 @@ class MemoryBudget:
     reason: str
 
 
+@dataclass(frozen=True)
+class HugePages:
+    """How the system gives huge pages: to ``always``, on ``madvise`` or ``never``; None where it knows none.
+
+    ``reserved`` holds the free and all pages of the pools set aside for programs that ask for those, by page size.
+    """
+
+    mode: str | None
+    defrag: str | None
+    page_bytes: int | None
+    reserved: Mapping[int, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Swap:
+    """Swap space of the machine, and how eagerly the kernel uses it (0 to 200, None where it does not say)."""
+
+    total_bytes: int
+    free_bytes: int
+    swappiness: int | None
+
+
 def memory_budget(root: Path = Path("/")) -> MemoryBudget:
     """The tightest of the machine's available memory and each control group's limit less what it cannot free."""
     budgets = [_machine_budget(root)]
@@ -43,6 +77,9 @@ def memory_budget(root: Path = Path("/")) -> MemoryBudget:
 
 
 def _machine_budget(root: Path) -> MemoryBudget:
+    if other_systems.is_here(root):
+        free_bytes = other_systems.available_bytes()
+        return MemoryBudget(free_bytes, max(free_bytes, other_systems.total_bytes()), "available memory of the machine")
     fields = read_fields(root / "proc/meminfo")
     total, available = (_kibibytes(fields.get(name)) for name in ("MemTotal", "MemAvailable"))
     if available is not None:
@@ -79,6 +116,30 @@ def _physical_bytes() -> int | None:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # Windows has no sysconf; others may not know these names
         return None
+
+
+def read_huge_pages(root: Path = Path("/")) -> HugePages:
+    """Describe the huge pages of the machine."""
+    folder = root / "sys/kernel/mm/transparent_hugepage"
+    reserved = {}
+    for pool in sorted((root / "sys/kernel/mm/hugepages").glob("hugepages-*kB")):
+        kib = parse_integer(pool.name.removeprefix("hugepages-").removesuffix("kB"))
+        total, free = (read_integer(pool / name) for name in ("nr_hugepages", "free_hugepages"))
+        if kib and total:
+            reserved[kib * 1024] = (free or 0, total)
+    return HugePages(
+        read_chosen(folder / "enabled"),
+        read_chosen(folder / "defrag"),
+        read_integer(folder / "hpage_pmd_size"),
+        reserved,
+    )
+
+
+def read_swap(root: Path = Path("/")) -> Swap:
+    """Describe the swap space of the machine."""
+    fields = read_fields(root / "proc/meminfo")
+    total, free = (_kibibytes(fields.get(name)) or 0 for name in ("SwapTotal", "SwapFree"))
+    return Swap(total, free, read_integer(root / "proc/sys/vm/swappiness"))
 
 
 def memlock_limit_bytes() -> int | None:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from treadle.errors import UsageError
-from treadle.hardware.limits import CpuQuota, allowed_cpus, cpu_quota
-from treadle.hardware.topology import Core, runnable_cpus, usable_cores
+from treadle.hardware.cores import Core
+from treadle.hardware.limits import CpuQuota, cpu_quota
+from treadle.hardware.topology import read_topology
 
 __all__ = ["MAX_THREADS", "UNPINNED", "ThreadPlan", "plan_threads"]
 
@@ -47,12 +48,9 @@ def plan_threads(
         affinity: CPUs to use instead of the mask of the calling thread.
     """
     wanted = _checked(explicit)
-    mask = frozenset(affinity) if affinity else runnable_cpus(root)
-    allowed = allowed_cpus(root)
-    if allowed is not None and allowed & mask:  # nothing in common: misread, for the mask is the kernel's own word
-        mask &= allowed
-    cores = usable_cores(root, mask)
-    performance = [core for core in cores if not core.is_efficiency] or cores
+    topology = read_topology(root, affinity)
+    cores = list(topology.cores)
+    performance = list(topology.performance_cores)
     quota = cpu_quota(root)
     usable = len(performance) if quota is None else min(len(performance), max(1, int(quota.num_cpus)))
     cpus = _places(usable if wanted is None else wanted, performance, cores)

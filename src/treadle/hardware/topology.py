@@ -1,4 +1,7 @@
-"""Which CPUs this process may run on and which of them share a physical core; how many to use is plan.py's decision."""
+"""Which CPUs there are, which of them this process may run on, and the cores and NUMA nodes behind those.
+
+Leaves to others: caches (``caches``), limits on CPU time (``limits``) and how many cores to use (``plan``).
+"""
 
 from __future__ import annotations
 
@@ -7,48 +10,72 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from treadle.hardware import other_systems
+from treadle.hardware.cores import Core, usable_cores
 from treadle.hardware.kernel_files import parse_cpu_list, read_cpu_list, read_fields
+from treadle.hardware.limits import allowed_cpus
+from treadle.hardware.numa import NumaNode, read_nodes
 
-__all__ = ["Core", "runnable_cpus", "usable_cores"]
+__all__ = ["Topology", "read_topology"]
 
 
 @dataclass(frozen=True)
-class Core:
-    """One physical core; ``cpus`` are those of its hardware threads that this process may run on."""
+class Topology:
+    """The CPUs of a machine, and the cores and NUMA nodes behind those that this process may use."""
 
-    cpus: tuple[int, ...]
-    is_efficiency: bool  # the slow kind of a processor with two kinds
-    knows_siblings: bool  # False: the system does not tell which CPUs share a core, so this one counts alone
+    online: frozenset[int]
+    usable: frozenset[int]  # in the affinity mask and in every cpuset
+    cores: tuple[Core, ...]  # the usable ones, by their lowest CPU
+    nodes: tuple[NumaNode, ...]  # all of the machine; empty where it does not know them
+
+    @property
+    def performance_cores(self) -> tuple[Core, ...]:
+        """Return the cores of the fast kind; all, if only slow ones are usable."""
+        return tuple(core for core in self.cores if not core.is_efficiency) or self.cores
+
+    @property
+    def efficiency_cores(self) -> tuple[Core, ...]:
+        """Return the cores of the slow kind beside faster ones."""
+        fast = self.performance_cores
+        return tuple(core for core in self.cores if core not in fast)
+
+    @property
+    def packages(self) -> frozenset[int]:
+        """Return the numbers of the sockets whose cores are usable; empty where the system does not tell."""
+        return frozenset(core.package for core in self.cores if core.package is not None)
+
+    @property
+    def knows_siblings(self) -> bool:
+        """Tell whether the system says of every usable CPU which others share its core."""
+        return all(core.knows_siblings for core in self.cores)
 
 
-def runnable_cpus(root: Path) -> frozenset[int]:
+def read_topology(root: Path = Path("/"), affinity: Collection[int] | None = None) -> Topology:
+    """Describe the CPUs.
+
+    Args:
+        root: The folder that holds ``proc`` and ``sys``.
+        affinity: CPUs to use instead of the mask of the calling thread.
+    """
+    usable = frozenset(affinity) if affinity else _runnable_cpus(root)
+    allowed = allowed_cpus(root)
+    if allowed is not None and allowed & usable:  # nothing in common: misread, for the mask is the kernel's own word
+        usable &= allowed
+    nodes = read_nodes(root)
+    node_of = {cpu: node.node_id for node in nodes for cpu in node.cpus}
+    return Topology(_online_cpus(root) or usable, usable, usable_cores(root, usable, node_of), nodes)
+
+
+def _online_cpus(root: Path) -> frozenset[int]:
+    return read_cpu_list(root / "sys/devices/system/cpu/online") or frozenset()
+
+
+def _runnable_cpus(root: Path) -> frozenset[int]:
     """The CPUs of the affinity mask; where the platform has none, all CPUs."""
     if root == Path("/") and hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
-    mask = parse_cpu_list(read_fields(root / "proc/self/status").get("Cpus_allowed_list", ""))
-    online = read_cpu_list(root / "sys/devices/system/cpu/online")
-    return mask or online or frozenset(range(os.cpu_count() or 1))
-
-
-def usable_cores(root: Path, cpus: Collection[int]) -> list[Core]:
-    """The physical cores behind ``cpus``, in the order of their lowest CPU."""
-    efficiency_cpus = read_cpu_list(root / "sys/devices/cpu_atom/cpus") or frozenset()
-    cores: dict[int, Core] = {}
-    counted: set[int] = set()
-    for cpu in sorted(cpus):
-        if cpu in counted:
-            continue
-        siblings = _siblings(root, cpu)
-        threads = tuple(sorted((siblings or frozenset()) & frozenset(cpus) - counted)) or (cpu,)
-        counted.update(threads)
-        cores[cpu] = Core(threads, cpu in efficiency_cpus, siblings is not None)
-    return list(cores.values())
-
-
-def _siblings(root: Path, cpu: int) -> frozenset[int] | None:
-    topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
-    for name in ("core_cpus_list", "thread_siblings_list"):
-        siblings = read_cpu_list(topology / name)
-        if siblings is not None and cpu in siblings:
-            return siblings
-    return None
+    if other_systems.is_here(root):
+        return other_systems.runnable_cpus() or frozenset(range(os.cpu_count() or 1))
+    mask = parse_cpu_list(read_fields(root / "proc/self/status").get("Cpus_allowed_list", "")) or frozenset()
+    online = _online_cpus(root)
+    return mask & online or mask or online or frozenset(range(os.cpu_count() or 1))
