@@ -12,6 +12,7 @@ import pytest
 
 from running_server import MODEL
 from treadle.engine.completion import Completion, CompletionChunk, Timings
+from treadle.errors import InternalError, TreadleError
 from treadle.server.recent import RecentRequests
 
 FOLDER = files("treadle.server") / "dashboard"
@@ -98,20 +99,22 @@ def test_statistics_count_a_request_and_keep_none_of_its_text(http: httpx.Client
 def test_a_request_goes_through_its_states() -> None:
     clock = Clock()
     recent = RecentRequests(clock, wall_clock=lambda: 1234.5)
-    request = recent.begin(8)
+    so_far = {0: Timings(0.25, 0.5, 0.0)}
+    request = recent.begin(8, lambda: so_far)
     clock.now = 11.0
     [waiting] = recent.as_json()
-    assert (waiting["state"], waiting["total_seconds"], waiting["decode_seconds"]) == ("waiting", 1.0, None)
+    assert (waiting["state"], waiting["total_seconds"], waiting["prefill_seconds"]) == ("waiting", 1.0, 0.5)
     request.took(chunk(1))
     clock.now = 13.0
+    so_far[0] = Timings(0.25, 0.75, 1.5)
     [answering] = recent.as_json()
     assert (answering["state"], answering["first_token_seconds"], answering["decode_seconds"]) == (
         "answering",
         1.0,
-        2.0,
+        1.5,
     )
+    so_far.clear()
     request.took(chunk(3, ends=Timings(0.25, 0.75, 2.0)))
-    request.ended()
     clock.now = 99.0
     [done] = recent.as_json()
     assert json.loads(json.dumps(done)) == {
@@ -131,7 +134,7 @@ def test_a_request_goes_through_its_states() -> None:
 
 def test_a_request_of_several_answers_ends_with_the_last() -> None:
     recent = RecentRequests(Clock())
-    request = recent.begin(8)
+    request = recent.begin(8, dict)
     request.took(chunk(1, index=0))
     request.took(chunk(1, index=1))
     request.took(chunk(1, index=0, ends=Timings(0, 1, 2)))
@@ -140,16 +143,29 @@ def test_a_request_of_several_answers_ends_with_the_last() -> None:
     assert (recent.as_json()[0]["state"], recent.as_json()[0]["decode_seconds"]) == ("length", 3)
 
 
-def test_a_request_cut_short_was_stopped() -> None:
+@pytest.mark.parametrize(
+    ("error", "is_complete", "state"),
+    [(None, False, "stopped"), (None, True, "stop"), (InternalError("broken"), False, "error")],
+)
+def test_a_request_cut_short_says_why_and_where_its_time_went(
+    error: TreadleError | None, is_complete: bool, state: str
+) -> None:
     recent = RecentRequests(Clock())
-    request = recent.begin(8)
+    request = recent.begin(8, dict)
     request.took(chunk(1))
-    request.ended()
-    assert recent.as_json()[0]["state"] == "stopped"
+    request.ended({0: Timings(1, 2, 3)}, error, is_complete=is_complete)
+    [ended] = recent.as_json()
+    assert (ended["state"], ended["queued_seconds"], ended["decode_seconds"]) == (state, 1, 3)
+
+
+def test_an_engine_that_tells_no_phases_leaves_them_open() -> None:
+    recent = RecentRequests(Clock())
+    recent.begin(8, dict).took(chunk(1))
+    assert recent.as_json()[0]["queued_seconds"] is None
 
 
 def test_only_the_newest_are_kept() -> None:
     recent = RecentRequests()
     for _ in range(200):
-        recent.begin(1)
+        recent.begin(1, dict)
     assert [request["id"] for request in recent.as_json()] == [*range(200, 150, -1)]

@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from test_structured import WEATHER
 
 from running_server import MODEL, RunningServer
 from treadle.server.logs import _JsonFormatter, _TextFormatter
@@ -138,6 +139,32 @@ def test_nothing_works_for_a_client_that_left(
     leave(server, {**LONG, "stream": stream}, after)
     wait_until_idle(server)
     assert metrics(http)[name] == before  # it did not run to its end
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_log_says_where_the_time_of_a_client_that_left_went(
+    server: RunningServer, caplog: pytest.LogCaptureFixture, stream: bool
+) -> None:
+    with caplog.at_level(logging.INFO, logger="treadle.server.access"):
+        leave(server, {**LONG, "stream": stream}, 1.0)
+        wait_until_idle(server)
+        deadline = time.monotonic() + 30
+        while not caplog.records and time.monotonic() < deadline:
+            threading.Event().wait(0.005)
+    fields = caplog.records[-1].fields  # type: ignore[attr-defined]
+    assert (fields["status"], fields["finish"]) == (499, "abort")
+    assert 0 < fields["prefill"] + fields["decode"] <= fields["seconds"]
+
+
+def test_an_answer_that_ends_with_its_only_call_is_no_abort(http: httpx.Client) -> None:
+    def finished(reason: str) -> float:
+        return metrics(http)[f"vllm:request_success_total{{finished_reason={reason}}}{{model_name={MODEL}}}"]
+
+    before = finished("abort"), finished("stop"), finished("length")
+    fields = {"tools": [WEATHER], "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 200}
+    [choice] = http.post("/v1/chat/completions", json={**SHORT, **fields}).json()["choices"]
+    assert (choice["finish_reason"], len(choice["message"]["tool_calls"])) == ("tool_calls", 1)
+    assert (finished("abort"), finished("stop"), finished("length")) == (before[0], before[1] + 1, before[2])
 
 
 def test_clients_that_leave_the_queue_leave_it_at_once(server: RunningServer, http: httpx.Client) -> None:

@@ -6,6 +6,7 @@ Leaves to others: making events (the engine's thread) and making requests (``Mod
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -50,6 +51,10 @@ class Answer:
             completion=self.completion,
             index=self.index,
         )
+
+    def timings(self) -> Timings:
+        """Return where the time went, up to now if the answer has not ended."""
+        return _timings(self.request)
 
     def _complete(self, last: TokenEvent) -> Completion:
         assert last.finish_reason is not None
@@ -161,9 +166,13 @@ def _stopped_by(request: Request) -> str | int | None:
 
 def _timings(request: Request) -> Timings:
     times = request.times
-    started = times.created if times.started is None else times.started
-    first_token = started if times.first_token is None else times.first_token
-    finished = first_token if times.finished is None else times.finished
+    finished = times.finished
+    if finished is None and request.finish_reason is None:
+        finished = time.perf_counter()
+    elif finished is None:
+        finished = next(each for each in (times.first_token, times.started, times.created) if each is not None)
+    first_token = finished if times.first_token is None else times.first_token
+    started = first_token if times.started is None else times.started
     return Timings(
         queued_seconds=started - times.created,
         prefill_seconds=first_token - started,

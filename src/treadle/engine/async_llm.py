@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,8 @@ from treadle.engine.sampling import SamplingParams
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from treadle.engine.contract import AnswerObserver
+    from treadle.engine.completion import Timings
+    from treadle.engine.contract import AnswerObserver, Observe, OpenTimings
     from treadle.engine.grammar import Grammars
     from treadle.engine.guide import Constraint
     from treadle.engine.load import LoadedModel, LoadOptions, LoadReport
@@ -41,11 +43,11 @@ class AsyncLLM:
 
     Use ``await AsyncLLM.load(...)``, with ``async with`` or ``close`` to give its memory back.
 
-    ``observe``, if set, is called by ``generate`` with the number of tokens of each prompt it queues; what it returns
-    is told what becomes of the answers.
+    ``observe``, if set, is called by ``generate`` for each prompt it queues; what it returns is told what becomes of
+    the answers.
     """
 
-    observe: Callable[[int], AnswerObserver] | None = None
+    observe: Observe | None = None
 
     def __init__(self, loaded: LoadedModel) -> None:
         courier = Courier()
@@ -163,9 +165,9 @@ class AsyncLLM:
         service = Service(priority, timeout, constraint)
         read = self._host.prompts.read(prompt)
         answers = self._host.submit(read, params or SamplingParams(), service, self._route(inbox))
-        observer = None if self.observe is None else self.observe(len(read.token_ids))
+        observe = None if self.observe is None else partial(self.observe, len(read.token_ids))
         # A bound method of the host, so that an open stream keeps its model alive.
-        return AsyncCompletionStream(answers, inbox, cancel=self._host.cancel, observer=observer)
+        return AsyncCompletionStream(answers, inbox, cancel=self._host.cancel, observe=observe)
 
     def stats(self) -> EngineStats:
         """Return how the engine is doing: what runs and waits, the cache, rates, where the time of its steps goes."""
@@ -196,13 +198,14 @@ class AsyncCompletionStream(AsyncIterator[CompletionChunk]):
         inbox: Inbox,
         *,
         cancel: Callable[[Request], None],
-        observer: AnswerObserver | None = None,
+        observe: Callable[[OpenTimings], AnswerObserver] | None = None,
     ) -> None:
         self._open = {answer.request: answer for answer in answers}
         self._first = answers[0].request
         self._inbox = inbox
         self._cancel = cancel
-        self._observer = observer
+        # Observers outlive the stream, so they may hold its open answers, which are none in the end, but not itself.
+        self._observer = None if observe is None else observe(partial(_timings, self._open))
 
     @property
     def cached_tokens(self) -> int:
@@ -229,9 +232,12 @@ class AsyncCompletionStream(AsyncIterator[CompletionChunk]):
             self._observer.took(chunk)
         return chunk
 
-    async def aclose(self) -> None:
-        """End the answers here and free what they hold before the next step; may be called twice."""
-        self._end()
+    async def aclose(self, *, is_complete: bool = False) -> None:
+        """End the answers here and free what they hold before the next step; may be called twice.
+
+        ``is_complete`` tells observers that the reader has all it wanted.
+        """
+        self._end(is_complete=is_complete)
 
     async def __aenter__(self) -> AsyncCompletionStream:
         return self
@@ -245,9 +251,13 @@ class AsyncCompletionStream(AsyncIterator[CompletionChunk]):
         self._observer = None  # the garbage collector may call while the observer holds a lock of its own
         self._end()
 
-    def _end(self, error: TreadleError | None = None) -> None:
+    def _end(self, error: TreadleError | None = None, *, is_complete: bool = False) -> None:
         if self._open and self._observer is not None:
-            self._observer.ended(len(self._open), error)
+            self._observer.ended(_timings(self._open), error, is_complete=is_complete)
         while self._open:
             request, _ = self._open.popitem()
             self._cancel(request)
+
+
+def _timings(answers: Mapping[Request, Answer]) -> dict[int, Timings]:
+    return {answer.index: answer.timings() for answer in answers.values()}

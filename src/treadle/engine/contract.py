@@ -5,11 +5,11 @@ Leaves to others: all of the work (``AsyncLLM`` for the native core).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from treadle.engine.completion import CompletionChunk
+    from treadle.engine.completion import CompletionChunk, Timings
     from treadle.engine.guide import Constraint
     from treadle.engine.prompt import EncodedPrompt, Messages, Prompt
     from treadle.engine.request import Priority
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from treadle.engine.statistics import EngineStats
     from treadle.errors import TreadleError
 
-__all__ = ["AnswerObserver", "AnswerStream", "AsyncEngine"]
+__all__ = ["AnswerObserver", "AnswerStream", "AsyncEngine", "Observe", "OpenTimings"]
 
 
 class AnswerObserver(Protocol):
@@ -26,8 +26,18 @@ class AnswerObserver(Protocol):
     def took(self, chunk: CompletionChunk) -> None:
         """Called with each chunk before its reader gets it."""
 
-    def ended(self, num_answers: int, error: TreadleError | None) -> None:
-        """Called when so many answers ended unfinished: because of ``error``, or because their reader left."""
+    def ended(self, unfinished: Mapping[int, Timings], error: TreadleError | None, *, is_complete: bool) -> None:
+        """Called when answers ended before their last chunk, with the times of each by its index.
+
+        That was because of ``error``, because their reader has all that was asked for (``is_complete``), or else
+        because it left.
+        """
+
+
+# Tells the times up to now of each answer to a prompt that has not ended, by its index; empty where it cannot.
+OpenTimings = Callable[[], Mapping[int, "Timings"]]
+# Called with the length of each prompt that is queued; makes what is told about its answers.
+Observe = Callable[[int, OpenTimings], AnswerObserver]
 
 
 class AnswerStream(Protocol):
@@ -41,8 +51,8 @@ class AnswerStream(Protocol):
 
     async def __anext__(self) -> CompletionChunk: ...
 
-    async def aclose(self) -> None:
-        """End what still runs; may be called twice."""
+    async def aclose(self, *, is_complete: bool = False) -> None:
+        """End what still runs, as complete if the reader has all that was asked for; may be called twice."""
 
 
 class AsyncEngine(Protocol):

@@ -67,7 +67,7 @@ def create_app(hub: ModelHub, settings: ServerSettings) -> FastAPI:
     metrics_of_server = Metrics(hub, limits, prefix=settings.metric_prefix)
     state = ServerState(hub, settings, ResponseStore(settings.max_stored_bytes), limits, metrics_of_server)
     app.state.server = state
-    hub.observe = partial(AnswerWatch, metrics=state.metrics)
+    hub.observers.append(lambda model, num_tokens, _: AnswerWatch(model, num_tokens, state.metrics))
     add_error_handlers(app)
     # The last one added is the first that a request meets.
     app.add_middleware(LimitRequests, limits=limits)

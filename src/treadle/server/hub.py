@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 
 from treadle.errors import CapacityError
 from treadle.server.errors import ApiError, shutting_down
+from treadle.server.observers import ObserveModel, Observers
 from treadle.server.recent import RecentRequests
 
 if TYPE_CHECKING:
     from treadle.engine.async_llm import AsyncLLM
-    from treadle.engine.contract import AnswerObserver
+    from treadle.engine.contract import AnswerObserver, OpenTimings
 
 __all__ = ["ModelHub", "ServedModel"]
 
@@ -63,8 +64,8 @@ class ModelHub:
         # One at a time, so that the memory each finds free is still free when it takes it.
         self._load_lock = asyncio.Lock()
         self.is_closing = False
-        # Called with the name of the model and the length of the prompt for each that is queued.
-        self.observe: Callable[[str, int], AnswerObserver] | None = None
+        # Told of every prompt that is queued, beside the model's own list of recent ones.
+        self.observers: list[ObserveModel] = []
 
     @property
     def default(self) -> ServedModel:
@@ -129,9 +130,12 @@ class ModelHub:
         async with model.lock:
             if model.engine is None:
                 model.engine = await self._load_making_room(model)
-            if self.observe is not None:
-                model.engine.observe = partial(self.observe, model.name)
+                model.engine.observe = partial(self._observe, model)
             return model.engine
+
+    def _observe(self, model: ServedModel, num_prompt_tokens: int, timings: OpenTimings) -> AnswerObserver:
+        told = [observe(model.name, num_prompt_tokens, timings) for observe in self.observers]
+        return Observers([model.recent.begin(num_prompt_tokens, timings), *told])
 
     async def _load_making_room(self, model: ServedModel) -> AsyncLLM:
         async with self._load_lock:

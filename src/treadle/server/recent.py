@@ -1,6 +1,6 @@
 """Remembers the requests that came last and where their time went, without a word of what they said.
 
-Leaves to others: what a request is (the engine) and showing them (``routes.stats``).
+Leaves to others: what a request is (the engine) and showing them (``routes.dashboard``).
 """
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from treadle.engine.completion import CompletionChunk, Timings
+    from treadle.engine.contract import OpenTimings
+    from treadle.errors import TreadleError
 
 __all__ = ["RecentRequest", "RecentRequests"]
 
@@ -35,9 +37,9 @@ class RecentRequests:
         self._ids = itertools.count(1)
         self._requests: deque[RecentRequest] = deque(maxlen=_NUM_KEPT)
 
-    def begin(self, num_prompt_tokens: int) -> RecentRequest:
+    def begin(self, num_prompt_tokens: int, timings: OpenTimings) -> RecentRequest:
         """Remember a request that was just queued; the result is to be told what becomes of it."""
-        request = RecentRequest(next(self._ids), num_prompt_tokens, self._clock, self._wall_clock())
+        request = RecentRequest(next(self._ids), num_prompt_tokens, timings, self._clock, self._wall_clock())
         self._requests.append(request)
         return request
 
@@ -47,15 +49,19 @@ class RecentRequests:
 
 
 class RecentRequest:
-    """One prompt and its answers.
+    """One prompt and its answers; its phases are those of the answer that takes longest."""
 
-    The engine tells how long a request queued and how long its prompt took when an answer is complete. Before that, and
-    for one that was cut short, only the sum of both is known: the time to the first token.
-    """
-
-    def __init__(self, number: int, num_prompt_tokens: int, clock: Callable[[], float], began_at: float) -> None:
+    def __init__(
+        self,
+        number: int,
+        num_prompt_tokens: int,
+        open_timings: OpenTimings,
+        clock: Callable[[], float],
+        began_at: float,
+    ) -> None:
         self._number = number
         self._num_prompt_tokens = num_prompt_tokens
+        self._open_timings = open_timings
         self._clock = clock
         self._began_at = began_at
         self._began = clock()
@@ -65,7 +71,7 @@ class RecentRequest:
         self._open: set[int] = set()
         self._num_answer_tokens = 0
         self._cached_tokens: int | None = None
-        self._timings: Timings | None = None
+        self._timings: list[Timings] = []
 
     def took(self, chunk: CompletionChunk) -> None:
         """Count a chunk of one of the answers."""
@@ -80,22 +86,22 @@ class RecentRequest:
             return
         self._open.discard(chunk.index)
         self._cached_tokens = completion.cached_tokens
-        if self._timings is None or completion.timings.decode_seconds > self._timings.decode_seconds:
-            self._timings = completion.timings
+        self._timings.append(completion.timings)
         if not self._open:
             self._ended, self._end = now, completion.finish_reason
 
-    def ended(self) -> None:
-        """Take note that nothing follows: answers that are not complete now were cut short."""
-        if self._ended is None:
-            self._ended, self._end = self._clock(), "stopped"
+    def ended(self, unfinished: Mapping[int, Timings], error: TreadleError | None, *, is_complete: bool) -> None:
+        """Take note that nothing follows."""
+        self._timings += unfinished.values()
+        reason = "stopped" if error is None else "error"
+        self._ended, self._end = self._clock(), "stop" if is_complete else reason
 
     def as_json(self) -> dict[str, Any]:
         """Return the facts, times in seconds; what is not known is null."""
         until = self._clock() if self._ended is None else self._ended
-        timings = self._timings
+        known = [*self._timings, *self._open_timings().values()]
+        timings = max(known, key=lambda each: each.first_token_seconds + each.decode_seconds, default=None)
         answered = self._answered
-        decode_seconds = None if answered is None else until - answered
         return {
             "id": self._number,
             "began_at": self._began_at,
@@ -107,7 +113,7 @@ class RecentRequest:
             "first_token_seconds": None if answered is None else answered - self._began,
             "queued_seconds": None if timings is None else timings.queued_seconds,
             "prefill_seconds": None if timings is None else timings.prefill_seconds,
-            "decode_seconds": decode_seconds if timings is None else timings.decode_seconds,
+            "decode_seconds": None if timings is None else timings.decode_seconds,
         }
 
     @property

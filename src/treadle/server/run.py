@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from treadle.models.tool_dialects import Part
     from treadle.server.conversation import Conversation
     from treadle.server.hub import ModelHub, ServedModel
-    from treadle.server.recent import RecentRequest
 
 __all__ = ["AnswerRun", "Piece"]
 
@@ -50,7 +49,6 @@ class AnswerRun:
         self._readers: list[ChoiceReader] = []
         self._stream: AsyncCompletionStream | None = None
         self._first: Piece | None = None
-        self._facts: RecentRequest | None = None
         self.usage = Usage()
         self.model: ServedModel
         self.engine: AsyncLLM
@@ -79,7 +77,6 @@ class AnswerRun:
             timeout=timeout,
             constraint=prepared.grammar.constraint if prepared.grammar is not None else None,
         )
-        self._facts = self.model.recent.begin(len(prepared.prompt.token_ids))
         self._first = await self._next()
         self.usage.prompt_tokens = len(prepared.prompt.token_ids)
         self.usage.cached_tokens = self._stream.cached_tokens
@@ -94,17 +91,18 @@ class AnswerRun:
     async def aclose(self) -> None:
         """End the answers and let the model go; may be called twice."""
         if self._stream is not None:
-            await self._stream.aclose()
-        if self._facts is not None:
-            self._facts.ended()
+            await self._stream.aclose(is_complete=self._is_complete)
         await self._stack.aclose()
 
+    @property
+    def _is_complete(self) -> bool:
+        return all(reader.finish_reason is not None for reader in self._readers)
+
     async def _next(self) -> Piece | None:
-        assert self._stream is not None and self._facts is not None
-        if all(reader.finish_reason is not None for reader in self._readers):
+        assert self._stream is not None
+        if self._is_complete:
             return None
         async for chunk in self._stream:
-            self._facts.took(chunk)
             reader = self._readers[chunk.index]
             was_open = reader.finish_reason is None
             parts = reader.read(chunk)

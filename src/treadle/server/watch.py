@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers
@@ -19,7 +19,7 @@ from treadle.server.errors import send_error
 from treadle.server.record import CURRENT, RequestRecord
 
 if TYPE_CHECKING:
-    from treadle.engine.completion import Completion, CompletionChunk
+    from treadle.engine.completion import CompletionChunk, Timings
     from treadle.errors import TreadleError
     from treadle.server.metrics import Metrics
 
@@ -109,7 +109,9 @@ class AnswerWatch:
         self._metrics = metrics.of_model(model)
         self._record = CURRENT.get()
         self._began = time.monotonic() if self._record is None else self._record.began
+        self._num_prompt_tokens = num_prompt_tokens
         self._last: dict[int, float] = {}
+        self._num_tokens: dict[int, int] = {}
         self._metrics.prompt_tokens.inc(num_prompt_tokens)
         if self._record is not None:
             self._record.model = model
@@ -123,6 +125,7 @@ class AnswerWatch:
         num_tokens = len(chunk.token_ids)
         last = self._last.get(chunk.index)
         self._last[chunk.index] = now
+        self._num_tokens[chunk.index] = self._num_tokens.get(chunk.index, 0) + num_tokens
         if last is None:
             self._start(now)
         else:
@@ -134,15 +137,20 @@ class AnswerWatch:
             record.answer_tokens += num_tokens
             if record.ticket is not None:
                 record.ticket.spend(num_tokens)
-        if chunk.completion is not None:
-            self._finish(chunk.completion, now)
+        completion = chunk.completion
+        if completion is not None:
+            if record is not None and completion.index == 0:
+                record.cached_tokens += completion.cached_tokens
+            self._finish(chunk.index, completion.finish_reason, completion.timings, now)
 
-    def ended(self, num_answers: int, error: TreadleError | None) -> None:
-        """Note that answers have ended before their time."""
-        reason = "abort" if error is None else "error"
-        self._metrics.finished(reason).inc(num_answers)
-        if self._record is not None:
-            self._record.finish_reasons += [reason] * num_answers
+    def ended(self, unfinished: Mapping[int, Timings], error: TreadleError | None, *, is_complete: bool) -> None:
+        """Note that answers have ended before their last token."""
+        now = time.monotonic()
+        for index, timings in unfinished.items():
+            if is_complete:
+                self._finish(index, "stop", timings, now)
+            else:
+                self._note_end("abort" if error is None else "error", timings)
 
     def _start(self, now: float) -> None:
         self._metrics.first_token.observe(now - self._began)
@@ -152,20 +160,20 @@ class AnswerWatch:
             if record.ticket is not None:
                 record.ticket.start()
 
-    def _finish(self, completion: Completion, now: float) -> None:
-        timings = completion.timings
-        self._metrics.finished(completion.finish_reason).inc()
+    def _finish(self, index: int, reason: str, timings: Timings, now: float) -> None:
         self._metrics.end_to_end.observe(now - self._began)
         self._metrics.queue.observe(timings.queued_seconds)
         self._metrics.prefill.observe(timings.prefill_seconds)
         self._metrics.decode.observe(timings.decode_seconds)
-        self._metrics.request_prompt_tokens.observe(completion.prompt_tokens)
-        self._metrics.request_generation_tokens.observe(len(completion.token_ids))
+        self._metrics.request_prompt_tokens.observe(self._num_prompt_tokens)
+        self._metrics.request_generation_tokens.observe(self._num_tokens.get(index, 0))
+        self._note_end(reason, timings)
+
+    def _note_end(self, reason: str, timings: Timings) -> None:
+        self._metrics.finished(reason).inc()
         record = self._record
         if record is not None:
-            record.finish_reasons.append(completion.finish_reason)
-            if completion.index == 0:
-                record.cached_tokens += completion.cached_tokens
+            record.finish_reasons.append(reason)
             record.queued_seconds = max(record.queued_seconds, timings.queued_seconds)
             record.prefill_seconds = max(record.prefill_seconds, timings.prefill_seconds)
             record.decode_seconds = max(record.decode_seconds, timings.decode_seconds)

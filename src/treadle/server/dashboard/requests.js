@@ -44,14 +44,15 @@ function bar(request, longest) {
   return cell;
 }
 
-/** Until an answer is complete, queueing and reading the prompt are known only as one time. */
+/** An engine elsewhere tells its phases only when it is done, if at all. */
 function phasesOf(request) {
-  const phases = [];
   if (request.queued_seconds === null) {
-    phases.push(["before", "first token", request.first_token_seconds ?? request.total_seconds]);
-  } else {
-    phases.push(["queued", "queued", request.queued_seconds], ["prefill", "prompt", request.prefill_seconds]);
+    const before = request.first_token_seconds ?? request.total_seconds;
+    return [["before", "first token", before], ["decode", "answer", request.total_seconds - before]];
   }
-  if (request.decode_seconds !== null) phases.push(["decode", "answer", request.decode_seconds]);
-  return phases;
+  return [
+    ["queued", "queued", request.queued_seconds],
+    ["prefill", "prompt", request.prefill_seconds],
+    ["decode", "answer", request.decode_seconds],
+  ];
 }

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from treadle.engine.async_llm import AsyncCompletionStream, AsyncLLM
     from treadle.engine.completion import CompletionChunk
     from treadle.server.hub import ServedModel
-    from treadle.server.recent import RecentRequest
 
 __all__ = ["router"]
 
@@ -60,7 +59,6 @@ class _Run:
         self._num_each = body.n or 1
         self._stack = AsyncExitStack()
         self._streams: list[AsyncCompletionStream] = []
-        self._facts: list[RecentRequest] = []
         self._prompts: list[list[int]] = []
         self._offsets: dict[int, int] = {}
         self._usage = Usage()
@@ -81,7 +79,6 @@ class _Run:
         priority, timeout = body.priority or "interactive", state.settings.request_timeout
         for prompt in self._prompts:
             self._streams.append(self._engine.generate(prompt, params, priority=priority, timeout=timeout))
-            self._facts.append(self._model.recent.begin(len(prompt)))
         self._head = {
             "id": f"cmpl-{secrets.token_hex(12)}",
             "object": "text_completion",
@@ -103,7 +100,7 @@ class _Run:
                     yield self._event(index, self._echo(index // self._num_each))
             async for number, chunk in _merge(self._streams):
                 index = number * self._num_each + chunk.index
-                self._count(number, chunk)
+                self._count(chunk)
                 if chunk.text or chunk.logprobs or chunk.finish_reason:
                     yield self._event(index, chunk.text, chunk)
         except Exception as error:  # the status is sent already
@@ -117,8 +114,6 @@ class _Run:
         """End what still runs and let the model go; may be called twice."""
         for stream in self._streams:
             await stream.aclose()
-        for facts in self._facts:
-            facts.ended()
         await self._stack.aclose()
 
     def _encode(self) -> list[list[int]]:
@@ -134,7 +129,7 @@ class _Run:
         entries: list[list[Any]] = [[] for _ in range(self._num_each)]
         reasons: list[str | None] = [None] * self._num_each
         async for chunk in self._streams[number]:
-            self._count(number, chunk)
+            self._count(chunk)
             texts[chunk.index].append(chunk.text)
             entries[chunk.index] += chunk.logprobs
             reasons[chunk.index] = chunk.finish_reason
@@ -163,8 +158,7 @@ class _Run:
     def _echo(self, number: int) -> str:
         return self._engine.detokenize(self._prompts[number])
 
-    def _count(self, number: int, chunk: CompletionChunk) -> None:
-        self._facts[number].took(chunk)
+    def _count(self, chunk: CompletionChunk) -> None:
         if chunk.completion is not None:
             self._usage.add(chunk.completion, is_first=chunk.index == 0)
 
