@@ -60,6 +60,7 @@ void bind_limit_probe(nb::module_& m) {
             [](OwnedProbe* self, std::vector<int> cpus, size_t num_bytes) {
                 if (cpus.empty()) throw UsageError("cpus must name one CPU per thread, or -1");
                 if (num_bytes < kMinBytes) throw UsageError("num_bytes must be at least 1 MiB");
+                nb::gil_scoped_release unlocked;
                 new (self) OwnedProbe(std::move(cpus), num_bytes);
             },
             "cpus"_a, "num_bytes"_a, "Allocates the memory to read: `num_bytes`, more than every cache together.")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,26 @@ from treadle import _native
 from treadle.errors import UsageError
 
 MIB = 1 << 20
+
+
+def test_others_run_while_the_memory_is_written() -> None:
+    def has_progress() -> bool:
+        """Whether this thread comes any further while another is inside of the constructor."""
+        turns = itertools.count()
+        seen: list[object] = []
+        # Called one after the other without a step of the interpreter between, where threads may take turns anyway.
+        calls = [
+            partial(repr, turns),
+            partial(_native.LimitProbe, cpus=[-1], num_bytes=64 * MIB),
+            partial(repr, turns),
+        ]
+        thread = threading.Thread(target=lambda: seen.extend(map(partial.__call__, calls)))
+        thread.start()
+        while thread.is_alive():
+            next(turns)
+        return seen[0] != seen[2]
+
+    assert any(has_progress() for _ in range(20))
 
 
 def test_rates_are_those_of_a_computer() -> None:
