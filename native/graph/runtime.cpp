@@ -55,8 +55,8 @@ void Runtime::Impl::carve_scratch() {
         value_ = carver.take<float>(tokens * config.kv_size());
         attended_ = carver.take<float>(tokens * config.query_size());
         gated_ = carver.take<float>(tokens * config.feed_forward_size);
-        cos_ = carver.take<float>(tokens * config.rotary_dims / 2);
-        sin_ = carver.take<float>(tokens * config.rotary_dims / 2);
+        cos_ = carver.take<float>(tokens * config.rope_pairs());
+        sin_ = carver.take<float>(tokens * config.rope_pairs());
         logits_ = carver.take<float>(static_cast<size_t>(max_logit_rows_) * config.vocab_size);
         worker_rows_ = carver.take<float>(workers * config.hidden_size);
         worker_vocab_ = carver.take<float>(workers * config.vocab_size);

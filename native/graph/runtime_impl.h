@@ -55,8 +55,10 @@ class Runtime::Impl {
     const float* normalised(int worker, const float* row, const float* norm);
     const Activations& activations(int worker, int64_t num_rows) const;
     const float* kept(int64_t row) const;
-    void rotate_and_store(int worker, int32_t layer);
-    void rotate(float* head, int64_t token) const;
+    // Norm and rotation of queries and keys; keys and values go into the KV blocks.
+    void finish_heads_and_store(int worker, int32_t layer);
+    void finish_head(float* head, const float* norm, int64_t token, int32_t rope) const;
+    void rotate(float* head, int64_t token, int32_t rope) const;
     void rotary_angles(int64_t token);
 
     // Products of all panels of the matrices with the current activations. emit(matrix, first_row, num_rows,
@@ -94,7 +96,7 @@ class Runtime::Impl {
     float* value_ = nullptr;         // [tokens][kv_size]
     float* attended_ = nullptr;      // [tokens][query_size]
     float* gated_ = nullptr;         // [tokens][feed_forward_size]
-    float* cos_ = nullptr;           // [tokens][rotary_dims / 2]
+    float* cos_ = nullptr;           // [tokens][pairs of all rope tables]
     float* sin_ = nullptr;           // the same
     float* logits_ = nullptr;        // [max_logit_rows][vocab_size]
     float* worker_rows_ = nullptr;   // [workers][hidden_size]

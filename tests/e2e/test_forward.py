@@ -107,7 +107,7 @@ def check_quantised_model(path: Path, prompts: list[list[int]], num_tokens: int,
 
 
 @pytest.mark.parametrize("format", FLOAT_FORMATS, ids=lambda format: format.name)
-@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
 @pytest.mark.parametrize("isa", _native.kernels.runnable_isas())
 def test_tiny_float_models(tmp_path: Path, isa: str, architecture: str, format: Format) -> None:
     path = TinyModel(architecture=architecture, format=format).write(tmp_path / "tiny.gguf")
@@ -133,7 +133,7 @@ def test_tiny_model_variants(tmp_path: Path, shape: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("format", BLOCK_FORMATS, ids=lambda format: format.name)
-@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
 @pytest.mark.parametrize("isa", _native.kernels.runnable_isas())
 def test_tiny_quantised_models(tmp_path: Path, isa: str, architecture: str, format: Format) -> None:
     path = TinyModel(architecture=architecture, format=format, tied=False).write(tmp_path / "tiny.gguf")

@@ -1,4 +1,4 @@
-"""The forward pass of `llama` and `qwen2` models in NumPy, over weights that the `gguf` package dequantises.
+"""The forward pass of the dense architectures in NumPy, over weights that the `gguf` package dequantises.
 
 Written from the papers and the GGUF specification, sharing no code with the native core. It recomputes every position from the
 start and leaves caching, batching and sampling out.
@@ -14,6 +14,8 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Format
 from numpy.typing import NDArray
+
+from oracles.architectures import ARCHITECTURES
 
 Array = NDArray[np.floating[Any]]
 
@@ -45,6 +47,7 @@ class NumpyModel:
             if field.types and field.types[0] != gguf.GGUFValueType.ARRAY
         }
         self.architecture: str = self.metadata["general.architecture"]
+        self.kind = ARCHITECTURES[self.architecture]
         self.num_layers: int = self.hyperparameter("block_count")
         self.num_heads: int = self.hyperparameter("attention.head_count")
         self.num_kv_heads: int = self.hyperparameter("attention.head_count_kv", self.num_heads)
@@ -122,6 +125,9 @@ class _Pass:
         heads = [
             self.product(x, f"blk.{layer}.attn_{part}.weight").reshape(len(x), -1, model.head_dim) for part in "qkv"
         ]
+        for part, index in (("q", 0), ("k", 1)):
+            if (norm := f"blk.{layer}.attn_{part}_norm.weight") in model.weights:
+                heads[index] = self.norm(heads[index], norm)
         query, key, value = self.rotate(heads[0]), self.rotate(heads[1]), heads[2]
         if self.rounding:
             key, value = (part.astype(np.float16).astype(self.dtype) for part in (key, value))
@@ -140,13 +146,13 @@ class _Pass:
         return np.einsum("hqk,khd->qhd", weights, value)
 
     def rotate(self, heads: Array) -> Array:
-        """Rotary embedding (Su et al. 2021): `llama` files hold adjacent pairs, `qwen2` files pair the two halves."""
+        """Rotary embedding (Su et al. 2021) of adjacent pairs, or of pairs from the two halves."""
         half = self.cos.shape[-1]
         out = heads.copy()
-        if self.model.architecture == "llama":
-            first, second = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
-        else:
+        if self.model.kind.rope_halves:
             first, second = slice(0, half), slice(half, 2 * half)
+        else:
+            first, second = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
         cos, sin = self.cos[:, None, :], self.sin[:, None, :]
         out[..., first] = heads[..., first] * cos - heads[..., second] * sin
         out[..., second] = heads[..., first] * sin + heads[..., second] * cos

@@ -15,6 +15,8 @@ import numpy as np
 from gguf import GGMLQuantizationType as Format
 from numpy.typing import NDArray
 
+from oracles.architectures import ARCHITECTURES
+
 CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MERGES = (("t", "h"), ("th", "e"), ("i", "n"), ("Ġ", "the"), ("a", "n"))
 CHAT_TEMPLATE = (
@@ -82,8 +84,11 @@ class TinyModel:
                 "ffn_up.weight": (self.feed_forward_size, hidden),
                 "ffn_down.weight": (hidden, self.feed_forward_size),
             }
-            if self.architecture == "qwen2":
+            kind = ARCHITECTURES[self.architecture]
+            if kind.qkv_bias:
                 block |= {"attn_q.bias": (query,), "attn_k.bias": (kv,), "attn_v.bias": (kv,)}
+            if kind.head_norms:
+                block |= {"attn_q_norm.weight": (self.head_dim,), "attn_k_norm.weight": (self.head_dim,)}
             shapes |= {f"blk.{layer}.{name}": shape for name, shape in block.items()}
         shapes["output_norm.weight"] = (hidden,)
         if not self.tied:

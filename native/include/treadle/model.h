@@ -1,4 +1,7 @@
-// A model in memory: hyperparameters, packed weights, and how a decoder-only transformer of the llama family uses them.
+// A model in memory: hyperparameters, packed weights, and how a decoder-only transformer uses them.
+//
+// What an architecture has of its own is data here, written once by its family (graph/families): the forward pass asks
+// for a norm that is null or a scale that is one, never for a name.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +21,20 @@ enum class RopePairing { kAdjacent, kHalves };
 // How keys and values are kept: see formats.h.
 enum class KvType { kF16, kQ8_0 };
 
+// Rotary positions of some layers: the rotation per position of each pair, scaling (linear, YaRN, factors of a file)
+// applied; cos and sin are multiplied by the magnitude.
+struct RopeTable {
+    std::vector<double> frequencies;
+    float magnitude = 1.0f;
+};
+
+constexpr int32_t kNoRope = -1;
+
+// What layers of one model may differ in.
+struct LayerConfig {
+    int32_t rope = 0;  // index of the table, kNoRope for a layer without positions
+};
+
 struct ModelConfig {
     std::string architecture;
     int32_t num_layers = 0;
@@ -29,17 +46,21 @@ struct ModelConfig {
     int32_t vocab_size = 0;
     int32_t context_length = 0;
     float norm_epsilon = 0.0f;
+    float attention_scale = 0.0f;  // of the products of queries and keys
     RopePairing rope_pairing = RopePairing::kAdjacent;
-    bool needs_qkv_bias = false;
-    int32_t rotary_dims = 0;
-    // Rotation per position of each pair, scaling (linear, YaRN, Llama 3 factors) applied; cos and sin are multiplied
-    // by rope_magnitude.
-    std::vector<double> rope_frequencies;
-    float rope_magnitude = 1.0f;
+    std::vector<RopeTable> ropes;
+    std::vector<LayerConfig> layers;
 
     int32_t query_size() const { return num_heads * head_dim; }
     int32_t kv_size() const { return num_kv_heads * head_dim; }
     int32_t group_size() const { return num_heads / num_kv_heads; }  // query heads that share one KV head
+    // Pairs of all rope tables before the given one.
+    int64_t first_pair(size_t rope) const {
+        int64_t count = 0;
+        for (size_t i = 0; i < rope; ++i) count += static_cast<int64_t>(ropes[i].frequencies.size());
+        return count;
+    }
+    int64_t rope_pairs() const { return first_pair(ropes.size()); }
 };
 
 // A packed weight matrix: `rows` outputs of `columns` inputs each, in panels of 16 rows (formats.h).
@@ -55,10 +76,13 @@ struct Matrix {
     size_t num_bytes() const { return static_cast<size_t>(num_panels() * panel_bytes); }
 };
 
+// Norms and biases are null where the model has none.
 struct LayerWeights {
     const float* attention_norm = nullptr;
     Matrix query, key, value, attention_output;
-    const float* query_bias = nullptr;  // biases are null where the file has none
+    const float* query_norm = nullptr;  // [head_dim], of every head before it is rotated
+    const float* key_norm = nullptr;
+    const float* query_bias = nullptr;
     const float* key_bias = nullptr;
     const float* value_bias = nullptr;
     const float* attention_output_bias = nullptr;
@@ -100,8 +124,5 @@ class Model {
     const float* output_norm_ = nullptr;
     std::vector<LayerWeights> layers_;
 };
-
-// Reads and checks the hyperparameters. Throws ModelFileError naming the key.
-ModelConfig read_model_config(const GgufFile& file);
 
 }  // namespace treadle

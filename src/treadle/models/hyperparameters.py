@@ -26,6 +26,7 @@ _LAYER_TENSORS = (
 _REQUIRED_TENSORS = {
     "llama": _LAYER_TENSORS,
     "qwen2": (*_LAYER_TENSORS, "attn_q.bias", "attn_k.bias", "attn_v.bias"),
+    "qwen3": (*_LAYER_TENSORS, "attn_q_norm.weight", "attn_k_norm.weight"),
 }
 
 

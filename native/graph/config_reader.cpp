@@ -1,0 +1,46 @@
+#include "config_reader.h"
+
+#include "refuse.h"
+
+namespace treadle {
+namespace {
+
+std::string architecture_of(const GgufFile& file) {
+    const auto name = file.get_string("general.architecture");
+    if (!name) refuse(file, "the key general.architecture is missing");
+    return std::string(*name);
+}
+
+}  // namespace
+
+ConfigReader::ConfigReader(const GgufFile& file) : file_(file), architecture_(architecture_of(file)) {}
+
+int32_t ConfigReader::integer(const char* name, uint64_t low, uint64_t high) const {
+    const auto value = file_.get_uint(key(name));
+    if (!value) refuse(file_, "the key " + key(name) + " is missing");
+    return checked(name, *value, low, high);
+}
+
+int32_t ConfigReader::integer_or(const char* name, int32_t fallback, uint64_t low, uint64_t high) const {
+    const auto value = file_.get_uint(key(name));
+    return value ? checked(name, *value, low, high) : fallback;
+}
+
+double ConfigReader::real_or(const char* name, double fallback, double low, double high) const {
+    const double value = file_.get_float(key(name)).value_or(fallback);
+    if (!(value >= low && value <= high)) {
+        refuse(file_, key(name) + " is " + std::to_string(value) + ", expected " + std::to_string(low) + " to " +
+                          std::to_string(high));
+    }
+    return value;
+}
+
+int32_t ConfigReader::checked(const char* name, uint64_t value, uint64_t low, uint64_t high) const {
+    if (value < low || value > high) {
+        refuse(file_, key(name) + " is " + std::to_string(value) + ", expected " + std::to_string(low) + " to " +
+                          std::to_string(high));
+    }
+    return static_cast<int32_t>(value);
+}
+
+}  // namespace treadle

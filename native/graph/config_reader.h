@@ -1,0 +1,32 @@
+// Hyperparameters out of GGUF metadata, each checked against limits before anything is computed or allocated from it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "treadle/gguf.h"
+
+namespace treadle {
+
+// Keys are given without the architecture, which is their prefix in the file. Throws ModelFileError naming the key.
+class ConfigReader {
+ public:
+    explicit ConfigReader(const GgufFile& file);
+
+    const GgufFile& file() const { return file_; }
+    const std::string& architecture() const { return architecture_; }
+    std::string key(const char* name) const { return architecture_ + "." + name; }
+    bool has(const char* name) const { return file_.find(key(name)) != nullptr; }
+
+    int32_t integer(const char* name, uint64_t low, uint64_t high) const;
+    int32_t integer_or(const char* name, int32_t fallback, uint64_t low, uint64_t high) const;
+    double real_or(const char* name, double fallback, double low, double high) const;
+
+ private:
+    int32_t checked(const char* name, uint64_t value, uint64_t low, uint64_t high) const;
+
+    const GgufFile& file_;
+    std::string architecture_;
+};
+
+}  // namespace treadle

@@ -1,0 +1,84 @@
+#include "tensor_plan.h"
+
+#include <algorithm>
+
+#include "refuse.h"
+
+namespace treadle {
+namespace {
+
+constexpr int64_t kPieceBytes = 4 << 20;
+
+std::string format_name(const GgufTensor& tensor) {
+    const GgufFormat* format = find_gguf_format(tensor.format);
+    return format != nullptr ? format->name : std::to_string(tensor.format);
+}
+
+}  // namespace
+
+std::string shape_text(const std::vector<uint64_t>& shape) {
+    std::string text = "[";
+    for (const uint64_t dim : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(dim);
+    return text + "]";
+}
+
+const GgufTensor& TensorPlan::require(const std::string& name) {
+    const GgufTensor* tensor = file_.tensor(name);
+    if (tensor == nullptr) refuse(file_, "tensor " + name + " is missing");
+    used_.insert(name);
+    return *tensor;
+}
+
+void TensorPlan::expect_shape(const GgufTensor& tensor, const std::vector<uint64_t>& expected) const {
+    if (tensor.shape == expected) return;
+    refuse(file_, "tensor " + quoted(tensor.name) + " has shape " + shape_text(tensor.shape) + ", expected " +
+                      shape_text(expected));
+}
+
+size_t TensorPlan::reserve(size_t num_bytes) {
+    const size_t offset = num_bytes_;
+    num_bytes_ += (num_bytes + 63) / 64 * 64;
+    return offset;
+}
+
+void TensorPlan::matrix(const std::string& name, int64_t rows, int64_t columns, Matrix& target) {
+    const GgufTensor& tensor = require(name);
+    expect_shape(tensor, {static_cast<uint64_t>(columns), static_cast<uint64_t>(rows)});
+    const int64_t block = block_columns(tensor.format);
+    if (block == 0 || columns % block != 0) {
+        refuse(file_, "tensor " + quoted(tensor.name) + " has type " + format_name(tensor) + " and " +
+                          std::to_string(columns) +
+                          " columns; this core runs F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K");
+    }
+    target = {tensor.format, rows, columns, columns / block * panel_block_bytes(tensor.format), nullptr};
+    matrices_.emplace_back(&target, reserve(target.num_bytes()));
+    const int64_t step = std::max<int64_t>(1, kPieceBytes / (kPanelRows * row_bytes(target)));
+    for (int64_t first = 0; first < target.num_panels(); first += step) {
+        pieces_.push_back({&tensor, &target, first, std::min(step, target.num_panels() - first), 0});
+    }
+    total_file_bytes_ += static_cast<uint64_t>(rows * row_bytes(target));
+}
+
+void TensorPlan::vector(const std::string& name, int64_t count, const float** target) {
+    const GgufTensor& tensor = require(name);
+    expect_shape(tensor, {static_cast<uint64_t>(count)});
+    if (tensor.format != kF32 && tensor.format != kF16 && tensor.format != kBF16) {
+        refuse(file_, "tensor " + name + " has type " + format_name(tensor) + ", expected F32, F16 or BF16");
+    }
+    vectors_.push_back({&tensor, target, reserve(static_cast<size_t>(count) * sizeof(float))});
+}
+
+void TensorPlan::optional_vector(const std::string& name, int64_t count, const float** target) {
+    if (has(name)) vector(name, count, target);
+}
+
+void TensorPlan::refuse_unused_tensors(const std::string& architecture) const {
+    for (const GgufTensor& tensor : file_.tensors()) {
+        if (used_.count(tensor.name) == 0) {
+            refuse(file_, "tensor " + quoted(tensor.name) + " is not part of a " + architecture +
+                              " model as this core knows it");
+        }
+    }
+}
+
+}  // namespace treadle

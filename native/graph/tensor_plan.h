@@ -1,0 +1,73 @@
+// Which tensors a model takes from its file and where they go: everything is checked and laid out here before the first
+// byte is read. Reading and packing is the loader's job (weights.cpp).
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "treadle/gguf.h"
+#include "treadle/model.h"
+
+namespace treadle {
+
+class TensorPlan {
+ public:
+    struct Vector {
+        const GgufTensor* tensor;
+        const float** target;
+        size_t offset;
+    };
+    // Panels of one matrix that one worker reads at once.
+    struct Piece {
+        const GgufTensor* tensor;
+        const Matrix* matrix;
+        int64_t first_panel, num_panels;
+        uint64_t file_offset;  // of the matrix's first row in the tensor
+    };
+
+    explicit TensorPlan(const GgufFile& file) : file_(file) {}
+
+    // Targets must stay where they are until the loader has filled them. All throw ModelFileError naming the tensor.
+    void matrix(const std::string& name, int64_t rows, int64_t columns, Matrix& target);
+    void vector(const std::string& name, int64_t count, const float** target);
+    void optional_vector(const std::string& name, int64_t count, const float** target);
+    // The tensor, for those that are read elsewhere or must not be missing.
+    const GgufTensor& require(const std::string& name);
+    bool has(const std::string& name) const { return file_.tensor(name) != nullptr; }
+    // Its contents have been read already, if it is there.
+    void mark_used(const std::string& name) { used_.insert(name); }
+
+    // A tensor we would not use means a model that computes something else than we do: refuse instead of answering
+    // wrongly.
+    void refuse_unused_tensors(const std::string& architecture) const;
+
+    size_t num_bytes() const { return num_bytes_; }  // of all targets
+    uint64_t total_file_bytes() const { return total_file_bytes_; }
+    const std::vector<std::pair<Matrix*, size_t>>& matrices() const { return matrices_; }  // with their offsets
+    const std::vector<Vector>& vectors() const { return vectors_; }
+    const std::vector<Piece>& pieces() const { return pieces_; }
+
+ private:
+    void expect_shape(const GgufTensor& tensor, const std::vector<uint64_t>& expected) const;
+    size_t reserve(size_t num_bytes);
+
+    const GgufFile& file_;
+    size_t num_bytes_ = 0;
+    uint64_t total_file_bytes_ = 0;
+    std::set<std::string> used_;
+    std::vector<std::pair<Matrix*, size_t>> matrices_;
+    std::vector<Vector> vectors_;
+    std::vector<Piece> pieces_;
+};
+
+// Bytes of one row in the file.
+inline int64_t row_bytes(const Matrix& matrix) {
+    return matrix.columns / block_columns(matrix.format) * row_block_bytes(matrix.format);
+}
+
+std::string shape_text(const std::vector<uint64_t>& shape);
+
+}  // namespace treadle
