@@ -84,6 +84,34 @@ def test_refuses_settings_out_of_range(tiny_path: Path, settings: dict[str, int]
         LLM(tiny_path, **settings)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_num_requests": 0}, "max_num_requests: expected a whole number, 1 to 512 .*found 0"),
+        ({"max_num_requests": 513}, "max_num_requests: .*found 513"),
+        ({"max_num_requests": 1.5}, "max_num_requests: .*found 1.5"),
+        ({"slowdown": 1}, "slowdown: expected above 1.*found 1"),
+        ({"slowdown": float("nan")}, "slowdown: .*found nan"),
+        ({"slowdown": "2"}, "slowdown: .*found '2'"),
+    ],
+)
+def test_ways_to_share_steps_that_cannot_be_are_refused_before_loading(
+    tiny_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, float], message: str
+) -> None:
+    monkeypatch.setattr(NativeRunner, "load", lambda *_, **__: pytest.fail("weights were loaded"))
+    with pytest.raises(UsageError, match=message):
+        LLM(tiny_path, **settings)  # type: ignore[arg-type]
+
+
+def test_how_requests_share_steps_can_be_chosen(tiny_path: Path) -> None:
+    with LLM(tiny_path, max_num_requests=2, slowdown=None) as llm:
+        scheduler = llm._host.scheduler
+        assert (scheduler.max_num_requests, scheduler.slowdown) == (2, None)
+        prompts = ["the", "an", "the inn", "the the", "in", "an an"] * 4
+        together = [completion.token_ids for completion in llm.generate(prompts, GREEDY)]
+        assert together == [llm.generate(prompt, GREEDY).token_ids for prompt in prompts]
+
+
 def test_what_does_not_fit_is_refused_before_loading(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NativeRunner, "load", lambda *_, **__: pytest.fail("weights were loaded"))
     monkeypatch.setattr(load_module, "memory_budget", lambda: MemoryBudget(10**6, 10**6, "a limit of a test"))

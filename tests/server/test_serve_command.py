@@ -81,6 +81,8 @@ def test_what_takes_too_long_is_cut_with_an_error(smollm2_path: Path, tmp_path: 
         (("--tls-cert", "missing.pem"), "both a certificate and a key"),
         (("--metric-prefix", "a b"), "metric_prefix"),
         (("--max-queued", "0"), "max_queued"),
+        (("--max-num-requests", "0"), "max_num_requests"),
+        (("--slowdown", "0.5"), "slowdown"),
         (("--max-body", "huge"), "--max-body"),
     ],
 )

@@ -15,6 +15,8 @@ import typer
 from treadle.cli import options
 from treadle.cli.console import console
 from treadle.config import parse_bytes
+from treadle.engine.batching import DEFAULT_SLOWDOWN
+from treadle.engine.memory_plan import MAX_NUM_REQUESTS
 from treadle.errors import UsageError
 
 __all__ = ["register"]
@@ -95,6 +97,16 @@ def serve(
         ),
     ] = "4GiB",
     kv_type: options.KvType = None,
+    max_num_requests: Annotated[
+        int, typer.Option("--max-num-requests", help="Most requests of a model that are computed together.")
+    ] = MAX_NUM_REQUESTS,
+    slowdown: Annotated[
+        float,
+        typer.Option(
+            "--slowdown",
+            help="Prompts make steps of answers at most so many times as long; 0 for any, more throughput.",
+        ),
+    ] = DEFAULT_SLOWDOWN,
     threads: options.Threads = None,
     mlock: options.Mlock = False,
     quiet: options.Quiet = False,
@@ -140,6 +152,8 @@ def serve(
             "ram_cache": ram_cache,
             "disk_cache": disk_cache,
             "kv_type": kv_type,
+            "max_num_requests": max_num_requests,
+            "slowdown": slowdown or None,
             "threads": threads,
             "mlock": mlock,
         },

@@ -21,7 +21,7 @@ from treadle.engine.engine import Engine
 from treadle.engine.engine_thread import EngineThread, closed_error
 from treadle.engine.grammar import Grammars
 from treadle.engine.guide import Constraint, Guide
-from treadle.engine.memory_plan import KV_BLOCK_TOKENS, MAX_BATCH_TOKENS, MAX_NUM_REQUESTS
+from treadle.engine.memory_plan import KV_BLOCK_TOKENS, MAX_BATCH_TOKENS
 from treadle.engine.output import TextOutput
 from treadle.engine.prefix_cache import PrefixCache
 from treadle.engine.prompt import EncodedPrompt, PromptReader
@@ -82,7 +82,8 @@ class ModelHost:
             cache=PrefixCache(pool, store=loaded.block_store),
             context=self.context,
             max_batch_tokens=MAX_BATCH_TOKENS,
-            max_num_requests=MAX_NUM_REQUESTS,
+            max_num_requests=self.report.batching.max_num_requests,
+            slowdown=self.report.batching.slowdown,
         )
         self._runner: NativeRunner | None = loaded.runner
         self._ids = itertools.count()

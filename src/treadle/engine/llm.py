@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from treadle.engine.answer import CompletionStream, Mailbox
+from treadle.engine.batching import DEFAULT_SLOWDOWN
 from treadle.engine.completion import Completion
 from treadle.engine.host import ModelHost, Service
 from treadle.engine.load import load_model
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
 
 __all__ = ["LLM"]
 
-# How many requests of one list the scheduler knows at a time: enough to choose from, whatever the length of the list.
-_MAX_PENDING = 4 * MAX_NUM_REQUESTS
+# Of one list the scheduler knows what runs and so many times that, up to a limit: enough to choose from, whatever the
+# length of the list.
+_WAITING_FACTOR = 3
+_MAX_WAITING = 512
 
 
 class LLM:
@@ -53,6 +56,9 @@ class LLM:
         isa: Name of the kernels to use ("ref", "avx2", ...); by default the best this CPU runs, or ``TREADLE_ISA``.
         kv_type: How keys and values of the context are kept: "f16", or "q8_0", which takes about half the memory and
             is slightly less exact. By default ``TREADLE_KV_TYPE``, or else "f16".
+        max_num_requests: Most requests, 1 to 512, that are computed together; others wait.
+        slowdown: Beside interactive answers, prompts make a step at most about so many times as long as it were without
+            them; ``None`` fills every step, which is best for throughput.
         progress: Called while the weights load with the bytes done and the bytes in all.
 
     Raises:
@@ -74,6 +80,8 @@ class LLM:
         mlock: bool = False,
         isa: str | None = None,
         kv_type: str | None = None,
+        max_num_requests: int = MAX_NUM_REQUESTS,
+        slowdown: float | None = DEFAULT_SLOWDOWN,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         loaded = load_model(
@@ -86,6 +94,8 @@ class LLM:
             mlock=mlock,
             isa=isa,
             kv_type=kv_type,
+            max_num_requests=max_num_requests,
+            slowdown=slowdown,
             progress=progress,
         )
         self._host = ModelHost(loaded)
@@ -239,11 +249,13 @@ class LLM:
     ) -> list[Completion]:
         params = params or SamplingParams()
         self._check(prompts, params)
+        num_running = self._host.report.batching.max_num_requests
+        max_pending = num_running + min(_WAITING_FACTOR * num_running, _MAX_WAITING)
         completions: list[Completion] = []
         pending: deque[CompletionStream] = deque()
         try:
             for prompt in prompts:
-                if len(pending) == _MAX_PENDING:
+                if len(pending) == max_pending:
                     completions.append(pending.popleft().wait())
                 pending.append(self._submit(prompt, params, service, is_streamed=False))
             while pending:

@@ -12,14 +12,15 @@ import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from treadle.config import Settings, parse_bytes
+from treadle.engine.batching import DEFAULT_SLOWDOWN, Batching
 from treadle.engine.file_digest import FileStamp, stamp_files
 from treadle.engine.kv_type import DEFAULT_KV_TYPE
-from treadle.engine.memory_plan import KV_BLOCK_TOKENS, MAX_BATCH_TOKENS, MemoryPlan, plan_memory
+from treadle.engine.memory_plan import KV_BLOCK_TOKENS, MAX_BATCH_TOKENS, MAX_NUM_REQUESTS, MemoryPlan, plan_memory
 from treadle.engine.open_store import open_block_store
 from treadle.engine.runner import CORE_PATH, NativeRunner
 from treadle.hardware.memory import memlock_limit_bytes, memory_budget
@@ -46,6 +47,8 @@ class LoadOptions(TypedDict, total=False):
     mlock: bool
     isa: str | None
     kv_type: str | None
+    max_num_requests: int
+    slowdown: float | None
     progress: Callable[[int, int], None] | None
 
 
@@ -67,6 +70,7 @@ class LoadReport:
     memory_plan: MemoryPlan
     load_seconds: float
     disk_cache_bytes: int = 0
+    batching: Batching = field(default_factory=Batching)
 
 
 @dataclass(frozen=True)
@@ -91,10 +95,13 @@ def load_model(
     mlock: bool = False,
     isa: str | None = None,
     kv_type: str | None = None,
+    max_num_requests: int = MAX_NUM_REQUESTS,
+    slowdown: float | None = DEFAULT_SLOWDOWN,
     progress: Callable[[int, int], None] | None = None,
 ) -> LoadedModel:
     """Load a model; the arguments are those of ``LLM``."""
     started = time.perf_counter()
+    batching = Batching(max_num_requests, slowdown)
     settings = _settings(memory=memory, ram_cache=ram_cache, disk_cache=disk_cache)
     file = ModelFile.open(resolve_model(model))
     stamp = _stamp(file)
@@ -109,6 +116,7 @@ def load_model(
         has_disk_cache=settings.disk_cache_bytes > 0,
         context=context,
         kv_type=settings.kv_type or DEFAULT_KV_TYPE if kv_type is None else kv_type,
+        max_num_requests=batching.max_num_requests,
     )
     isa = settings.isa if isa is None else isa
     tokenizer, template, runner = _load_parts(file, isa, thread_plan.cpus, memory_plan, progress)
@@ -137,6 +145,7 @@ def load_model(
         memory_plan=memory_plan,
         load_seconds=time.perf_counter() - started,
         disk_cache_bytes=settings.disk_cache_bytes,
+        batching=batching,
     )
     return LoadedModel(tokenizer, template, runner, report, block_store)
 

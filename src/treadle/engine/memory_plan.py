@@ -28,6 +28,8 @@ DEFAULT_CONTEXT = 8192
 MAX_BATCH_TOKENS = 512
 MAX_NUM_REQUESTS = 16
 
+# The core computes the logits of more requests than this in several passes over the same memory.
+_MAX_LOGIT_ROWS = 64
 # Beside one full context, the pool has room for this many tokens of other requests, memory permitting.
 _BATCH_TOKENS = 4096
 # Bookkeeping of the pool takes some hundred bytes a block; this many hold 32 million tokens.
@@ -71,6 +73,7 @@ def plan_memory(
     has_disk_cache: bool = False,
     context: int | None = None,
     kv_type: str = DEFAULT_KV_TYPE,
+    max_num_requests: int = MAX_NUM_REQUESTS,
 ) -> MemoryPlan:
     """Choose the context and the number of KV blocks.
 
@@ -85,6 +88,7 @@ def plan_memory(
         has_disk_cache: Whether there must be memory for blocks on their way to the disk, too.
         context: Tokens asked for; by default the smallest of the model's, 8192 and what fits.
         kv_type: How keys and values are kept, one of ``KV_TYPES``.
+        max_num_requests: Most requests in one step.
 
     Raises:
         UsageError: ``context`` is below 2 or above what the model was trained for, ``ram_cache_bytes`` is more than a
@@ -98,7 +102,7 @@ def plan_memory(
         budget = _chosen_budget(budget, memory_bytes)
     _check_ram_cache(ram_cache_bytes, budget)
     disk_buffer_bytes = DISK_BUFFER_BYTES if has_disk_cache else 0
-    scratch_bytes = _scratch_bytes(model)
+    scratch_bytes = _scratch_bytes(model, max_num_requests)
     fixed_bytes = file_bytes + scratch_bytes + ram_cache_bytes + disk_buffer_bytes
     block_bytes = kv_block_bytes(model, kv_type)
     largest_blocks = (budget.available_bytes - fixed_bytes) // block_bytes
@@ -178,10 +182,10 @@ def _reason(asked: int | None, chosen: int, model: Hyperparameters) -> str:
     return "the default" if chosen == DEFAULT_CONTEXT else "the largest that fits in memory"
 
 
-def _scratch_bytes(model: Hyperparameters) -> int:
+def _scratch_bytes(model: Hyperparameters, max_num_requests: int) -> int:
     """Bound the activations of one step (float32, a handful of rows per token) and the logits of every request."""
     row_floats = 8 * model.hidden_size + 3 * model.feed_forward_size
-    logit_floats = MAX_NUM_REQUESTS * model.vocab_size
+    logit_floats = min(max_num_requests, _MAX_LOGIT_ROWS) * model.vocab_size
     return _FIXED_BYTES + 4 * (MAX_BATCH_TOKENS * row_floats + logit_floats)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from treadle.engine.batching import DEFAULT_SLOWDOWN, check_slowdown
 from treadle.engine.block_pool import BlockPool
 from treadle.engine.counters import SchedulerCounters
 from treadle.engine.plan import Chunk, StepPlan, StepResult
@@ -18,9 +19,8 @@ from treadle.engine.request_line import RequestLine
 from treadle.engine.step_costs import StepCosts
 from treadle.errors import CapacityError, ContextError, DeadlineError, TreadleError, UsageError
 
-__all__ = ["DEFAULT_SLOWDOWN", "Scheduler"]
+__all__ = ["Scheduler"]
 
-DEFAULT_SLOWDOWN = 2.5
 _TILE_TOKENS = 8  # how many tokens the native core multiplies by one piece of the weights
 
 
@@ -54,8 +54,7 @@ class Scheduler:
                 f"max_batch_tokens: expected at least max_num_requests ({max_num_requests}), as each may need one "
                 f"token in a step, found {max_batch_tokens}"
             )
-        if slowdown is not None and not slowdown > 1:
-            raise UsageError(f"slowdown: expected above 1, as a prompt takes time beside answers, found {slowdown}")
+        check_slowdown(slowdown)
         self.pool = pool
         self.cache = cache or PrefixCache(pool)
         self.context = context
