@@ -12,7 +12,7 @@ import time
 from statistics import median
 from typing import Any
 
-from treadle import AsyncLLM, SamplingParams
+from treadle import AsyncLLM, JsonForm, SamplingParams
 from treadle.engine.completion import Completion
 
 PROMPT = [{"role": "user", "content": "Describe three people as JSON records."}]
@@ -42,23 +42,22 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-async def answer(llm: AsyncLLM, params: SamplingParams, **options: Any) -> tuple[Completion, float]:
+async def answer(llm: AsyncLLM, params: SamplingParams) -> tuple[Completion, float]:
     """The answer to the prompt, with its seconds."""
     prompt = llm.chat_prompt(PROMPT)
     began = time.perf_counter()
     completion = None
-    async for chunk in llm.generate(prompt, params, **options):
+    async for chunk in llm.generate(prompt, params):
         completion = chunk.completion
     assert completion is not None
     return completion, time.perf_counter() - began
 
 
 async def measure(llm: AsyncLLM, num_rounds: int) -> None:
-    constraint = llm.grammars.json_schema(SCHEMA).constraint
     ratios = []
     print("tokens  schema tok/s  free tok/s  ratio")
     for number in range(num_rounds + 1):
-        shaped, shaped_seconds = await answer(llm, SamplingParams(max_tokens=600, seed=number), constraint=constraint)
+        shaped, shaped_seconds = await answer(llm, SamplingParams(max_tokens=600, seed=number, form=JsonForm(SCHEMA)))
         json.loads(shaped.text)
         num_tokens = len(shaped.token_ids)
         params = SamplingParams(max_tokens=num_tokens, seed=number, ignore_eos=True)

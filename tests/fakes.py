@@ -176,8 +176,8 @@ class FakeTokenizer:
     def decode(self, token_ids: Sequence[int]) -> str:
         return "".join(f"<{token_id}>" for token_id in token_ids)
 
-    def token_text(self, token_id: int) -> str:
-        return f"<{token_id}>"
+    def token_bytes(self, token_id: int) -> bytes:
+        return f"<{token_id}>".encode()
 
 
 class FakeTemplate:

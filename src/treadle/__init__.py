@@ -14,7 +14,9 @@ if _typing.TYPE_CHECKING:
     from treadle.engine.async_llm import AsyncLLM
     from treadle.engine.block_store import StoreStats
     from treadle.engine.completion import ChatMessage, Completion, CompletionChunk, Timings, TokenLogprob
+    from treadle.engine.conversation import Conversation
     from treadle.engine.counters import SchedulerCounters
+    from treadle.engine.form import ChoiceForm, JsonForm, RegexForm
     from treadle.engine.guide import Constraint
     from treadle.engine.llm import LLM
     from treadle.engine.prompt import EncodedPrompt
@@ -36,15 +38,19 @@ __all__ = [
     "AsyncLLM",
     "CapacityError",
     "ChatMessage",
+    "ChoiceForm",
     "Completion",
     "CompletionChunk",
     "Constraint",
+    "Conversation",
     "DeadlineError",
     "DownloadError",
     "EncodedPrompt",
     "EngineStats",
     "InternalError",
+    "JsonForm",
     "ModelFileError",
+    "RegexForm",
     "SamplingParams",
     "SchedulerCounters",
     "StepStats",
@@ -61,6 +67,8 @@ _MODULES = {
     "LLM": "treadle.engine.llm",
     "AsyncLLM": "treadle.engine.async_llm",
     "Constraint": "treadle.engine.guide",
+    "Conversation": "treadle.engine.conversation",
+    **dict.fromkeys(("ChoiceForm", "JsonForm", "RegexForm"), "treadle.engine.form"),
     "EngineStats": "treadle.engine.statistics",
     "SchedulerCounters": "treadle.engine.counters",
     "StepStats": "treadle.engine.statistics",

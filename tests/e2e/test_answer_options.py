@@ -103,7 +103,7 @@ def test_logprobs_are_the_same_streamed_in_a_list_and_alone(llm: LLM) -> None:
     params = SamplingParams(**{**vars(WARM), "logprobs": 2})
     alone = llm.generate(PROMPT, params).logprobs
     assert alone is not None
-    assert all(len(each.top) == 2 and each.logprob <= each.top[0][1] for each in alone)
+    assert all(len(each.top) == 2 and each.logprob <= each.top[0].logprob for each in alone)
     streamed = [logprob for chunk in llm.stream(PROMPT, params) for logprob in chunk.logprobs]
     listed = llm.generate([PROMPT, [1, 2, 3]], params)[0].logprobs
     assert streamed == listed == alone

@@ -72,7 +72,7 @@ def test_answers_a_conversation(loaded: LoadedModel) -> None:
     async def test(llm: AsyncLLM) -> None:
         prompt = llm.chat_prompt([{"role": "user", "content": "hi"}], note="!")
         assert prompt.text == "user:hi;!"
-        assert llm.tokenize(prompt.text) == prompt.token_ids
+        assert await llm.tokenize(prompt.text) == prompt.token_ids
         assert await read_text(llm.generate(prompt, GREEDY)) == spell("user:hi;!", 6)
 
     serve(loaded, test)

@@ -30,8 +30,8 @@ class Clock:
 def chunk(num_tokens: int, *, index: int = 0, ends: Timings | None = None, reason: str = "stop") -> CompletionChunk:
     completion = None
     if ends is not None:
-        completion = Completion("", [1] * num_tokens, reason, 8, ends, cached_tokens=4, index=index)  # type: ignore[arg-type]
-    return CompletionChunk("", (1,) * num_tokens, completion=completion, index=index)
+        completion = Completion("", [1] * num_tokens, reason, 8, num_tokens, ends, cached_tokens=4, index=index)  # type: ignore[arg-type]
+    return CompletionChunk("", (1,) * num_tokens, num_tokens, completion=completion, index=index)
 
 
 @pytest.mark.model

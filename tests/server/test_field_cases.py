@@ -62,7 +62,7 @@ def test_text_never_becomes_a_turn(server: RunningServer, http: httpx.Client, te
 
     engine = server.hub.default.engine
     assert engine is not None
-    control = engine.tokenizer.vocabulary.control_ids
+    control = engine._host.tokenizer.vocabulary.control_ids
 
     def turns(messages: list[dict[str, Any]]) -> list[int]:
         return [token_id for token_id in tokens_of(http, messages) if token_id in control]
@@ -262,7 +262,7 @@ def test_a_template_that_fails(other_template: RunningServer, source: str, reaso
     assert engine is not None
     prompts = engine._host.prompts
     original = prompts._template
-    prompts._template = ChatTemplate(source, engine.tokenizer.vocabulary)
+    prompts._template = ChatTemplate(source, engine._host.tokenizer.vocabulary)
     try:
         with httpx.Client(base_url=other_template.url, timeout=60) as http:
             response = ask(http, stream=stream)

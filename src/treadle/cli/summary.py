@@ -20,7 +20,7 @@ __all__ = ["closing_line", "completion_facts", "engine_line"]
 def closing_line(completion: Completion, decode_bytes: int) -> str:
     """Return one line of rates: prompt and decode apart, the weights read per second, the peak memory."""
     parts = [f"prompt {completion.prompt_tokens} tokens{_rate(completion.prompt_rate)}"]
-    parts.append(f"answer {len(completion.token_ids)} tokens{_rate(completion.decode_rate)}")
+    parts.append(f"answer {completion.answer_tokens} tokens{_rate(completion.decode_rate)}")
     if completion.decode_rate is not None:
         parts.append(f"{decode_bytes * completion.decode_rate / 1e9:.1f} GB/s")
     if peak_bytes := peak_memory_bytes():
@@ -45,7 +45,7 @@ def completion_facts(completion: Completion, report: LoadReport) -> dict[str, An
         "finish_reason": completion.finish_reason,
         "prompt_tokens": completion.prompt_tokens,
         "cached_tokens": completion.cached_tokens,
-        "completion_tokens": len(completion.token_ids),
+        "completion_tokens": completion.answer_tokens,
         "load_seconds": report.load_seconds,
         "prefill_seconds": completion.timings.prefill_seconds,
         "decode_seconds": completion.timings.decode_seconds,

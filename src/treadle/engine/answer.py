@@ -10,10 +10,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from treadle.engine.completion import Completion, CompletionChunk, Timings, TokenLogprob
 from treadle.engine.plan import Sample
 from treadle.engine.request import Request, TokenEvent
+
+if TYPE_CHECKING:
+    from treadle.models.tool_dialects import AnswerParser
 
 __all__ = ["Answer", "CompletionStream", "Mailbox"]
 
@@ -24,13 +28,22 @@ class Answer:
     Args:
         request: The request behind it.
         index: Its place among the answers to the prompt.
-        spell: Returns the text of a token for a report of log-probabilities; None when nobody asked for one.
+        spell: Returns the reports of log-probabilities for samples; None when nobody asked for any.
+        parser: Reads the text into parts, if anything does.
     """
 
-    def __init__(self, request: Request, *, index: int, spell: Callable[[int], str] | None) -> None:
+    def __init__(
+        self,
+        request: Request,
+        *,
+        index: int,
+        spell: Callable[[Sequence[Sample]], list[TokenLogprob]] | None = None,
+        parser: AnswerParser | None = None,
+    ) -> None:
         self.request = request
         self.index = index
         self._spell = spell
+        self._parser = parser
         self._texts: list[str] = []
         self._logprobs: list[TokenLogprob] = []
         self.completion: Completion | None = None
@@ -39,17 +52,22 @@ class Answer:
         """Add the next events and return what they bring."""
         samples = [sample for event in events for sample in event.samples]
         text = "".join([event.text for event in events])
-        logprobs = tuple(map(self._logprob, samples)) if self._spell is not None else ()
+        logprobs = self._spell(samples) if self._spell is not None else ()
+        parts = self._parser.push(text) if self._parser is not None else ()
         self._texts.append(text)
         self._logprobs += logprobs
         if events[-1].finish_reason is not None:
             self.completion = self._complete(events[-1])
+            if self._parser is not None:
+                parts = [*parts, *self._parser.finish()]
         return CompletionChunk(
             text=text,
             token_ids=tuple(sample.token_id for sample in samples),
-            logprobs=logprobs,
+            num_tokens=len(samples),
+            logprobs=tuple(logprobs),
             completion=self.completion,
             index=self.index,
+            parts=parts,
         )
 
     def timings(self) -> Timings:
@@ -63,6 +81,7 @@ class Answer:
             token_ids=self.request.answer_ids,
             finish_reason=last.finish_reason,
             prompt_tokens=len(self.request.prompt_ids),
+            answer_tokens=len(self.request.answer_ids),
             timings=_timings(self.request),
             logprobs=None if self._spell is None else self._logprobs,
             error=last.error,
@@ -70,10 +89,6 @@ class Answer:
             cached_tokens=self.request.num_cached_tokens,
             index=self.index,
         )
-
-    def _logprob(self, sample: Sample) -> TokenLogprob:
-        assert self._spell is not None
-        return TokenLogprob(sample.token_id, self._spell(sample.token_id), sample.logprob, sample.top_logprobs)
 
 
 class Mailbox:

@@ -9,6 +9,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -28,12 +29,11 @@ if TYPE_CHECKING:
 
     from treadle.engine.completion import Timings
     from treadle.engine.contract import AnswerObserver, Observe, OpenTimings
-    from treadle.engine.grammar import Grammars
+    from treadle.engine.conversation import Conversation
     from treadle.engine.guide import Constraint
     from treadle.engine.load import LoadedModel, LoadOptions, LoadReport
     from treadle.engine.statistics import EngineStats
     from treadle.errors import TreadleError
-    from treadle.models.tokenizer import Tokenizer
 
 __all__ = ["AsyncCompletionStream", "AsyncLLM"]
 
@@ -43,8 +43,7 @@ class AsyncLLM:
 
     Use ``await AsyncLLM.load(...)``, with ``async with`` or ``close`` to give its memory back.
 
-    ``observe``, if set, is called by ``generate`` for each prompt it queues; what it returns is told what becomes of
-    the answers.
+    ``observe``, if set, is called for each prompt that is queued; what it returns is told what becomes of the answers.
     """
 
     observe: Observe | None = None
@@ -97,19 +96,9 @@ class AsyncLLM:
         return self._host.prompts.has_chat_template
 
     @property
-    def tokenizer(self) -> Tokenizer:
-        """Return the model's tokenizer."""
-        return self._host.tokenizer
-
-    @property
-    def template_source(self) -> str:
-        """Return the text of the model's chat template, empty if the file carries none."""
-        return self._host.prompts.template_source
-
-    @property
-    def grammars(self) -> Grammars:
-        """Return what compiles grammars for this model; their constraints are for ``generate``."""
-        return self._host.grammars
+    def vocab_size(self) -> int:
+        """Return how many tokens the model knows."""
+        return self._host.tokenizer.vocab_size
 
     def chat_prompt(
         self, messages: Messages, *, tools: Sequence[dict[str, Any]] | None = None, **variables: Any
@@ -127,13 +116,39 @@ class AsyncLLM:
         """
         return self._host.prompts.read_chat(messages, {"tools": tools, **variables})
 
-    def tokenize(self, text: str) -> list[int]:
-        """Return the token ids of ``text``, as ``generate`` takes them; control tokens in it are plain text."""
-        return self._host.tokenizer.encode(text)
+    async def tokenize(self, prompt: str | Conversation) -> list[int]:
+        """Return the token ids of a prompt, as ``answer`` reads it; control tokens in text are plain text."""
+        encoded, _ = await asyncio.to_thread(self._host.prepare, prompt, None)
+        return list(encoded.token_ids)
 
-    def detokenize(self, token_ids: Sequence[int]) -> str:
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
         """Return the text of ``token_ids``; control tokens have none."""
-        return self._host.tokenizer.decode(list(token_ids))
+        return await asyncio.to_thread(self._host.tokenizer.decode, list(token_ids))
+
+    async def answer(
+        self,
+        prompt: Prompt | Conversation,
+        params: SamplingParams | None = None,
+        *,
+        priority: Priority = "interactive",
+        timeout: float | None = None,
+    ) -> AsyncCompletionStream:
+        """Answer a prompt or a conversation chunk by chunk.
+
+        Templates, long texts and forms are read in a thread, so that the loop goes on; the request is queued when that
+        is done. The chunks of an answer to a conversation have ``parts``: content, reasoning and whole tool calls. Else
+        as ``generate``.
+
+        Raises:
+            UsageError: The prompt, a message, a tool or the form is at fault, or as in ``generate``.
+            TemplateError: The template refused the messages.
+            CapacityError: As in ``generate``.
+        """
+        params = params or SamplingParams()
+        encoded, constraint = await asyncio.to_thread(self._host.prepare, prompt, params.form)
+        if params.form is not None:
+            params = replace(params, form=None)
+        return self.generate(encoded, params, priority=priority, timeout=timeout, constraint=constraint)
 
     def generate(
         self,
@@ -206,6 +221,11 @@ class AsyncCompletionStream(AsyncIterator[CompletionChunk]):
         self._cancel = cancel
         # Observers outlive the stream, so they may hold its open answers, which are none in the end, but not itself.
         self._observer = None if observe is None else observe(partial(_timings, self._open))
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Return how many tokens the prompt has."""
+        return len(self._first.prompt_ids)
 
     @property
     def cached_tokens(self) -> int:

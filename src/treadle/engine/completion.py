@@ -5,11 +5,13 @@ Leaves to others: producing it (``LLM``).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
 from treadle.engine.request import FinishReason
 from treadle.errors import TreadleError
+from treadle.models.tool_dialects.parts import Part
 
 __all__ = ["ChatMessage", "Completion", "CompletionChunk", "Timings", "TokenLogprob"]
 
@@ -31,13 +33,15 @@ class ChatMessage(_Role, total=False):
 class TokenLogprob:
     """How likely the model found a token: natural logarithms, before penalties, bias, temperature and constraints.
 
-    ``top`` lists the most likely tokens at that place as pairs of token id and logarithm.
+    ``text`` shows the ``token_bytes``, which need not be whole characters. ``top`` lists the most likely tokens at that
+    place. An engine elsewhere may not tell the ``token_id``.
     """
 
-    token_id: int
+    token_id: int | None
     text: str
+    token_bytes: bytes
     logprob: float
-    top: tuple[tuple[int, float], ...] = ()
+    top: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,8 +67,9 @@ class Completion:
     """A finished answer.
 
     ``token_ids`` are all the tokens the model gave, one that ended the answer included; ``text`` leaves that one out,
-    and a stop string. ``finish_reason`` is "stop" (the model or a stop string ended it), "length" (``max_tokens``
-    reached, or the context full) or "error" (see ``error``; only inside a list of answers, a single one raises it).
+    and a stop string. An engine elsewhere tells only how many there are, ``answer_tokens``. ``finish_reason`` is "stop"
+    (the model or a stop string ended it), "length" (``max_tokens`` reached, or the context full) or "error" (see
+    ``error``; only inside a list of answers, a single one raises it).
 
     ``stopped_by`` is the stop string that ended it, or the id of the token that did. ``cached_tokens`` of the
     ``prompt_tokens`` were known from earlier prompts and not computed again.
@@ -77,6 +82,7 @@ class Completion:
     token_ids: list[int]
     finish_reason: FinishReason
     prompt_tokens: int
+    answer_tokens: int
     timings: Timings
     logprobs: list[TokenLogprob] | None = None
     error: TreadleError | None = None
@@ -95,18 +101,24 @@ class Completion:
     def decode_rate(self) -> float | None:
         """Return how many tokens per second followed the first one, if any did."""
         seconds = self.timings.decode_seconds
-        return (len(self.token_ids) - 1) / seconds if seconds > 0 and len(self.token_ids) > 1 else None
+        return (self.answer_tokens - 1) / seconds if seconds > 0 and self.answer_tokens > 1 else None
 
 
 @dataclass(frozen=True)
 class CompletionChunk:
-    """A piece of answer number ``index`` as it comes; the last one carries that whole answer in ``completion``."""
+    """A piece of answer number ``index`` as it comes; the last one carries that whole answer in ``completion``.
+
+    ``num_tokens`` came with it, whose ``token_ids`` an engine elsewhere does not tell. Where a conversation is answered
+    with ``AsyncLLM.answer``, ``parts`` are what the text is made of: content, reasoning, whole tool calls.
+    """
 
     text: str
     token_ids: tuple[int, ...]
+    num_tokens: int
     logprobs: tuple[TokenLogprob, ...] = ()
     completion: Completion | None = None
     index: int = 0
+    parts: Sequence[Part] = ()
 
     @property
     def finish_reason(self) -> FinishReason | None:

@@ -1,17 +1,21 @@
 """What the rooms above ask of an engine, whatever computes: the native core, another library, another machine.
 
-Leaves to others: all of the work (``AsyncLLM`` for the native core).
+All that is asked is data: a conversation is messages and tools, and a form says what an answer must be. Whether that
+becomes a prompt and a grammar or a request to somebody else is the engine's business, and so is reading the answer.
+
+Leaves to others: all of the work (``AsyncLLM`` in this process, ``RemoteEngine`` elsewhere).
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from treadle.engine.completion import CompletionChunk, Timings
-    from treadle.engine.guide import Constraint
-    from treadle.engine.prompt import EncodedPrompt, Messages, Prompt
+    from treadle.engine.conversation import Conversation
+    from treadle.engine.load import LoadReport
+    from treadle.engine.prompt import Prompt
     from treadle.engine.request import Priority
     from treadle.engine.sampling import SamplingParams
     from treadle.engine.statistics import EngineStats
@@ -36,8 +40,9 @@ class AnswerObserver(Protocol):
 
 # Tells the times up to now of each answer to a prompt that has not ended, by its index; empty where it cannot.
 OpenTimings = Callable[[], Mapping[int, "Timings"]]
-# Called with the length of each prompt that is queued; makes what is told about its answers.
-Observe = Callable[[int, OpenTimings], AnswerObserver]
+# Called with the length of each prompt that is queued, None if it shows with the first whole answer; makes what is told
+# about its answers.
+Observe = Callable[["int | None", OpenTimings], AnswerObserver]
 
 
 class AnswerStream(Protocol):
@@ -46,6 +51,14 @@ class AnswerStream(Protocol):
     Errors that end an answer are raised. Closing the stream, dropping it, or cancelling the task that waits for it ends
     the request and frees what it holds.
     """
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """Return how many tokens the prompt has, None as long as the engine has not told."""
+
+    @property
+    def cached_tokens(self) -> int:
+        """Return how many of them were known already; certain once a completion is there."""
 
     def __aiter__(self) -> AsyncIterator[CompletionChunk]: ...
 
@@ -56,61 +69,70 @@ class AnswerStream(Protocol):
 
 
 class AsyncEngine(Protocol):
-    """Answers any number of prompts at a time for one event loop or several."""
+    """Answers any number of prompts at a time.
+
+    ``observe``, if set, is called for each prompt that is queued; what it returns is told what becomes of the answers.
+    """
+
+    observe: Observe | None
 
     @property
     def name(self) -> str:
         """Return the name of the model, for messages."""
 
     @property
-    def context(self) -> int:
-        """Return the most tokens that prompt and answer may have together."""
+    def context(self) -> int | None:
+        """Return the most tokens that prompt and answer may have together, None if that is not known."""
 
     @property
-    def has_chat_template(self) -> bool:
-        """Tell whether ``chat_prompt`` can work."""
+    def vocab_size(self) -> int | None:
+        """Return how many tokens the model knows, None if that is not known."""
 
-    def chat_prompt(
-        self, messages: Messages, *, tools: Sequence[dict[str, Any]] | None = None, **variables: Any
-    ) -> EncodedPrompt:
-        """Return a conversation as a prompt.
+    @property
+    def report(self) -> LoadReport | None:
+        """Return how the model was loaded, None if it is in no memory of ours."""
+
+    async def tokenize(self, prompt: str | Conversation) -> list[int]:
+        """Return the token ids of a prompt as ``answer`` reads it; control tokens in text are plain text.
 
         Raises:
-            TemplateError: The template refused the messages.
-            UsageError: The model has no template, or a message is wrong.
+            UsageError: The engine does not tell, or as in ``answer``.
         """
 
-    def tokenize(self, text: str) -> list[int]:
-        """Return the token ids of ``text``; control tokens in it are plain text."""
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        """Return the text of ``token_ids``; control tokens have none.
 
-    def detokenize(self, token_ids: Sequence[int]) -> str:
-        """Return the text of ``token_ids``; control tokens have none."""
+        Raises:
+            UsageError: The engine does not tell, or an id is no token.
+        """
 
-    def generate(
+    async def answer(
         self,
-        prompt: Prompt,
+        prompt: Prompt | Conversation,
         params: SamplingParams | None = None,
         *,
         priority: Priority = "interactive",
         timeout: float | None = None,
-        constraint: Callable[[], Constraint] | None = None,
     ) -> AnswerStream:
-        """Answer a prompt; refuses at once what could never be served.
+        """Answer a prompt or a conversation; refuses what could never be served.
+
+        The chunks of an answer to a conversation say in ``parts`` what it is made of: content, reasoning, tool calls.
 
         Args:
-            prompt: Text, token ids, or what ``chat_prompt`` returns.
-            params: How to sample.
+            prompt: Text, token ids, or a conversation.
+            params: How to sample, when to end, and what the answer must be.
             priority: "interactive" goes before "batch".
             timeout: Seconds from now after which the answer ends with a ``DeadlineError``.
-            constraint: Makes what an answer may be; called once for each of the ``params.n`` answers.
 
         Raises:
-            UsageError: The prompt is empty or too long for the context, or the engine was closed.
+            UsageError: The prompt, a message, a tool or a setting is at fault, the prompt is too long for the context,
+                the engine cannot do what is asked, or it was closed.
+            TemplateError: The chat template refused the messages.
             CapacityError: The prompt and its answer could never fit.
         """
 
-    def stats(self) -> EngineStats:
-        """Return how the engine is doing."""
+    def stats(self) -> EngineStats | None:
+        """Return how the engine is doing, None if others compute."""
 
     async def close(self) -> None:
         """End what still runs with an error and give everything back; may be called twice."""

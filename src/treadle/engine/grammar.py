@@ -1,4 +1,4 @@
-"""Grammars that answers must follow: JSON schemas and framed tool calls, compiled once and kept.
+"""Grammars that answers must follow: forms and framed tool calls, compiled once and kept.
 
 Leaves to others: applying masks to logits (the native sampler) and running forced tokens (the scheduler). The grammar
 engine is llguidance; what it cannot enforce is refused here, never dropped.
@@ -7,6 +7,7 @@ engine is llguidance; what it cannot enforce is refused here, never dropped.
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -14,14 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from treadle.engine.form import ChoiceForm, JsonForm
 from treadle.errors import UsageError
 
 if TYPE_CHECKING:
     import llguidance
 
+    from treadle.engine.form import AnswerForm
     from treadle.models.tokenizer import Tokenizer
 
-__all__ = ["Grammar", "GrammarConstraint", "Grammars", "json_rule", "literal"]
+__all__ = ["Grammar", "GrammarConstraint", "Grammars", "form_rule", "json_rule", "literal"]
 
 MAX_GRAMMAR_BYTES = 256 << 10
 _MAX_KEPT = 64
@@ -37,17 +40,25 @@ def literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def json_rule(schema: Mapping[str, Any] | bool) -> str:
-    """Return the term for JSON that satisfies ``schema``.
-
-    Raises:
-        UsageError: The schema is no object, as JSON schemas of forms are.
-    """
-    if schema is True:
-        schema = {}
-    if not isinstance(schema, Mapping):
-        raise UsageError(f"JSON schema: expected an object, found {schema!r:.80}")
+def json_rule(schema: Mapping[str, Any]) -> str:
+    """Return the term for JSON that satisfies ``schema``."""
     return "%json " + json.dumps({**schema, "x-guidance": _JSON_OPTIONS}, ensure_ascii=False)
+
+
+def form_rule(form: AnswerForm) -> str:
+    """Return the term for text of that form."""
+    if isinstance(form, JsonForm):
+        assert isinstance(form.schema, Mapping)
+        return json_rule(form.schema)
+    if isinstance(form, ChoiceForm):
+        return "(" + " | ".join(map(literal, form.choices)) + ")"
+    return f"/{_slashes_escaped(form.pattern)}/"
+
+
+def _slashes_escaped(pattern: str) -> str:
+    """Return a regular expression as the grammar takes it between slashes."""
+    escaped = re.sub(r"(\\.)|/", lambda match: match[1] or "\\/", pattern, flags=re.DOTALL)
+    return escaped.replace("\n", "\\n")
 
 
 class Grammars:
@@ -59,9 +70,9 @@ class Grammars:
         self._vocabulary: llguidance.LLTokenizer | None = None
         self._kept: OrderedDict[str, Grammar] = OrderedDict()
 
-    def json_schema(self, schema: Mapping[str, Any] | bool) -> Grammar:
-        """Return the grammar of JSON that satisfies ``schema``; raises as ``compile`` does."""
-        return self.compile(f"start: {json_rule(schema)}")
+    def form(self, form: AnswerForm) -> Grammar:
+        """Return the grammar of text of that form; raises as ``compile`` does."""
+        return self.compile(f"start: {form_rule(form)}")
 
     def compile(self, rules: str) -> Grammar:
         """Return the grammar that llguidance's dialect of Lark spells in ``rules``.

@@ -10,21 +10,25 @@ import itertools
 import secrets
 import time
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, get_args
 
 from treadle.engine.answer import Answer
 from treadle.engine.block_pool import BlockPool
+from treadle.engine.completion import TokenLogprob
+from treadle.engine.conversation import Conversation
 from treadle.engine.engine import Engine
 from treadle.engine.engine_thread import EngineThread, closed_error
 from treadle.engine.grammar import Grammars
 from treadle.engine.guide import Constraint, Guide
 from treadle.engine.memory_plan import KV_BLOCK_TOKENS, MAX_BATCH_TOKENS
 from treadle.engine.output import TextOutput
+from treadle.engine.plan import Sample
 from treadle.engine.prefix_cache import PrefixCache
-from treadle.engine.prompt import EncodedPrompt, PromptReader
+from treadle.engine.prepare import prepare_conversation
+from treadle.engine.prompt import EncodedPrompt, Prompt, PromptReader
 from treadle.engine.request import Priority, Request, Sampler, Times, TokenEvent
 from treadle.engine.sampling import SamplingParams
 from treadle.engine.scheduler import Scheduler
@@ -34,6 +38,7 @@ from treadle.hardware.memory import resident_memory_bytes
 
 if TYPE_CHECKING:
     from treadle.engine.block_store import TieredStore
+    from treadle.engine.form import AnswerForm
     from treadle.engine.load import LoadedModel
     from treadle.engine.runner import NativeRunner
 
@@ -128,17 +133,32 @@ class ModelHost:
         max_length = self.max_length(prompt, params)
         if self._runner is None:
             raise closed_error()
+        service = self._with_form(service, params)
         seed = secrets.randbits(64) if params.seed is None else params.seed
-        spell = self.tokenizer.token_text if params.logprobs is not None else None
+        spell = None if params.logprobs is None else self._speller(prompt)
         answers = []
         for index in range(params.n):
             sampler = self._runner.create_sampler(params, _choice_seed(seed, index), prompt.token_ids)
             request = self._request(prompt, params, service, sampler=sampler, max_length=max_length, deliver=deliver)
             request.begin()
-            answers.append(Answer(request, index=index, spell=spell))
+            parser = None if prompt.parser is None else prompt.parser()
+            answers.append(Answer(request, index=index, spell=spell, parser=parser))
         for answer in answers:
             self.thread.submit(answer.request)
         return answers
+
+    def prepare(
+        self, prompt: Prompt | Conversation, form: AnswerForm | None
+    ) -> tuple[EncodedPrompt, Callable[[], Constraint] | None]:
+        """Render, encode and compile, which may take long; any thread may do it.
+
+        Raises:
+            TreadleError: The prompt, a message, a tool, the form or the template is at fault.
+        """
+        if isinstance(prompt, Conversation):
+            encoded, rules = prepare_conversation(self.prompts, prompt, form)
+            return encoded, None if rules is None else self.grammars.compile(rules).constraint
+        return self.prompts.read(prompt), None if form is None else self.grammars.form(form).constraint
 
     def cancel(self, request: Request) -> None:
         """Forget a request and free what it holds before the next step; does nothing for one that has ended."""
@@ -157,6 +177,29 @@ class ModelHost:
         """End what still runs and give the model's memory back; may be called twice."""
         self._end()
         self._runner = None
+
+    def _with_form(self, service: Service, params: SamplingParams) -> Service:
+        """Make the form of the answer its constraint."""
+        if params.form is None:
+            return service
+        if service.constraint is not None:
+            raise UsageError("an answer has either a form or a constraint, and both were given")
+        return replace(service, constraint=self.grammars.form(params.form).constraint)
+
+    def _speller(self, prompt: EncodedPrompt) -> Callable[[Sequence[Sample]], list[TokenLogprob]]:
+        """Return what reports log-probabilities; what only ends the answer is no part of one that is read."""
+        hidden_ids = frozenset() if prompt.parser is None else self.tokenizer.eog_ids
+
+        def spell(token_id: int, logprob: float, top: Sequence[tuple[int, float]] = ()) -> TokenLogprob:
+            token_bytes = self.tokenizer.token_bytes(token_id)
+            text = token_bytes.decode(errors="replace")
+            return TokenLogprob(token_id, text, token_bytes, logprob, tuple(spell(*each) for each in top))
+
+        def spell_all(samples: Sequence[Sample]) -> list[TokenLogprob]:
+            shown = [sample for sample in samples if sample.token_id not in hidden_ids]
+            return [spell(sample.token_id, sample.logprob, sample.top_logprobs) for sample in shown]
+
+        return spell_all
 
     def _request(
         self,

@@ -5,7 +5,7 @@ Leaves to others: the words (the tokenizer, the chat template) and whether a pro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -15,6 +15,7 @@ from treadle.errors import UsageError
 if TYPE_CHECKING:
     from treadle.models.chat_template import ChatTemplate
     from treadle.models.tokenizer import Tokenizer
+    from treadle.models.tool_dialects import AnswerParser
 
 __all__ = ["EncodedPrompt", "Messages", "Prompt", "PromptList", "PromptReader", "is_prompt"]
 
@@ -25,13 +26,15 @@ class EncodedPrompt:
 
     ``is_chat`` says that the answer is a text of its own and not the continuation of one; ``text`` is what a chat
     template made of the conversation, and empty for other prompts. ``shown_ids`` are control tokens that belong to the
-    text of the answer, such as those around a tool call.
+    text of the answer, such as those around a tool call. ``parser`` makes what reads each answer into parts, if
+    anything does.
     """
 
     token_ids: Sequence[int]
     is_chat: bool = False
     text: str = ""
     shown_ids: frozenset[int] = frozenset()
+    parser: Callable[[], AnswerParser] | None = None
 
 
 Prompt = str | Sequence[int] | EncodedPrompt
@@ -56,6 +59,11 @@ class PromptReader:
     def template_source(self) -> str:
         """Return the text of the chat template, empty if the file carries none."""
         return "" if self._template is None else self._template.source
+
+    def control_ids(self, texts: Iterable[str]) -> frozenset[int]:
+        """Return the ids of those texts that are control tokens of the model."""
+        control = self._tokenizer.vocabulary.control
+        return frozenset(control[text] for text in texts if text in control)
 
     def read(self, prompt: object) -> EncodedPrompt:
         """Encode text, whose control tokens are plain text, or check a list of token ids.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
+from treadle.engine.form import AnswerForm
 from treadle.errors import UsageError
 
 __all__ = ["DEFAULT_MAX_TOKENS", "SamplingParams"]
@@ -49,6 +50,7 @@ class SamplingParams:
             text is not part of the answer.
         n: How many answers to give to the prompt, 1 to 128. The first is the one that ``n=1`` gives.
         ignore_eos: Go on after the model ended its answer, for measurements.
+        form: What the text of the answer must be: a ``JsonForm``, ``RegexForm`` or ``ChoiceForm``; None leaves it free.
     """
 
     max_tokens: int | None = DEFAULT_MAX_TOKENS
@@ -67,6 +69,7 @@ class SamplingParams:
     stop_token_ids: Sequence[int] = ()
     n: int = 1
     ignore_eos: bool = False
+    form: AnswerForm | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None:
@@ -91,6 +94,8 @@ class SamplingParams:
         self._set("stop", _stop_strings(self.stop))
         if not isinstance(self.ignore_eos, bool):
             raise _refusal("ignore_eos", self.ignore_eos, "True or False")
+        if not isinstance(self.form, AnswerForm | None):
+            raise _refusal("form", self.form, "a JsonForm, RegexForm or ChoiceForm")
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from treadle.server.conversation import Conversation, ToolChoice
+from treadle.engine.conversation import Conversation, ToolChoice
 from treadle.server.errors import ApiError
 
 if TYPE_CHECKING:
@@ -60,7 +60,6 @@ def read_conversation(body: CountTokensRequest) -> Conversation:
         choice="auto" if choice is None else _CHOICES[choice.type],
         function=None if choice is None else choice.name,
         is_parallel=choice is None or not choice.disable_parallel_tool_use,
-        answer_schema=config.format.schema_ if config is not None and config.format is not None else None,
         variables=variables,
     )
 

@@ -1,4 +1,4 @@
-"""Reads the chunks of one answer into parts, counts its calls and says why it ended.
+"""Reads the chunks of one answer, counts its calls and says why it ended.
 
 Leaves to others: the shape of each API's answers (``server.routes``).
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from treadle.models.tool_dialects import AnswerParser, Part, ToolCall
+from treadle.models.tool_dialects import ToolCall
 
 if TYPE_CHECKING:
     from treadle.engine.completion import CompletionChunk
+    from treadle.models.tool_dialects import Part
 
 __all__ = ["ChoiceReader"]
 
@@ -19,12 +20,10 @@ class ChoiceReader:
     """The state of one answer of a request; ``finish_reason`` is the engine's, or "tool_calls".
 
     Args:
-        parser: Reads the text.
         max_calls: How many calls may be made; the answer ends with the last of them.
     """
 
-    def __init__(self, parser: AnswerParser, *, max_calls: int | None = None) -> None:
-        self._parser = parser
+    def __init__(self, *, max_calls: int | None = None) -> None:
         self._max_calls = max_calls
         self.num_calls = 0
         self.num_tokens = 0
@@ -34,16 +33,12 @@ class ChoiceReader:
         """Return what a chunk adds to the answer."""
         if self.finish_reason is not None:
             return []
-        self.num_tokens += len(chunk.token_ids)
-        parts = self._parser.push(chunk.text)
-        if chunk.finish_reason is not None:
-            parts += self._parser.finish()
-        return self._count(parts, chunk.finish_reason)
-
-    def _count(self, parts: list[Part], finish_reason: str | None) -> list[Part]:
-        self.finish_reason = finish_reason
+        self.num_tokens += chunk.num_tokens
+        if chunk.completion is not None:
+            self.num_tokens = chunk.completion.answer_tokens
+        self.finish_reason = chunk.finish_reason
         taken: list[Part] = []
-        for part in parts:
+        for part in chunk.parts:
             taken.append(part)
             if isinstance(part, ToolCall):
                 self.num_calls += 1

@@ -1,6 +1,6 @@
 """How the engines are doing, read from them whenever Prometheus asks.
 
-Leaves to others: the numbers themselves (``AsyncLLM.stats``).
+Leaves to others: the numbers themselves (``AsyncEngine.stats``).
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ _OWN_FIGURES = (
 
 
 class EngineCollector(Collector):
-    """Asks every loaded model of a hub how it is doing."""
+    """Asks every model of a hub that computes here how it is doing."""
 
     def __init__(self, hub: ModelHub, prefix: str) -> None:
         self._hub = hub
@@ -118,11 +118,7 @@ class EngineCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Iterate over the metrics as they stand."""
-        found = [
-            (model.name, model.engine.stats(), model.engine.report)
-            for model in self._hub.loaded
-            if model.engine is not None
-        ]
+        found = list(_measured(self._hub))
         for figure in self._figures:
             family = figure.family(figure.name, figure.text, labels=["model_name"])
             for name, stats, report in found:
@@ -138,6 +134,16 @@ class EngineCollector(Collector):
         yield GaugeMetricFamily(
             "treadle:resident_memory_bytes", "Memory of the whole process.", value=resident_memory_bytes()
         )
+
+
+def _measured(hub: ModelHub) -> Iterator[tuple[str, EngineStats, LoadReport]]:
+    """Iterate over the models that compute in this process."""
+    for model in hub.loaded:
+        if model.engine is None:
+            continue
+        stats, report = model.engine.stats(), model.engine.report
+        if stats is not None and report is not None:
+            yield model.name, stats, report
 
 
 def _cached_blocks(stats: EngineStats) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """The models a server offers by name: loads one when it is first asked for, unloads it when memory or time says so.
 
-Leaves to others: loading itself (``AsyncLLM``) and which routes use a model.
+Leaves to others: loading itself (``engine``) and which routes use a model.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from treadle.server.observers import ObserveModel, Observers
 from treadle.server.recent import RecentRequests
 
 if TYPE_CHECKING:
-    from treadle.engine.async_llm import AsyncLLM
-    from treadle.engine.contract import AnswerObserver, OpenTimings
+    from treadle.engine.contract import AnswerObserver, AsyncEngine, OpenTimings
 
 __all__ = ["ModelHub", "ServedModel"]
 
@@ -32,7 +31,7 @@ class ServedModel:
     name: str
     source: str
     created: int = field(default_factory=lambda: int(time.time()))
-    engine: AsyncLLM | None = None
+    engine: AsyncEngine | None = None
     num_users: int = 0
     last_used: float = 0.0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -52,7 +51,7 @@ class ModelHub:
     def __init__(
         self,
         sources: Mapping[str, str],
-        load: Callable[[str], Awaitable[AsyncLLM]],
+        load: Callable[[str], Awaitable[AsyncEngine]],
         *,
         idle_unload: float | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -89,7 +88,7 @@ class ModelHub:
             raise ApiError(404, text, param="model", code="model_not_found") from None
 
     @asynccontextmanager
-    async def use(self, name: str | None) -> AsyncIterator[tuple[ServedModel, AsyncLLM]]:
+    async def use(self, name: str | None) -> AsyncIterator[tuple[ServedModel, AsyncEngine]]:
         """Hold a model, loaded if need be, for as long as a request runs.
 
         Raises:
@@ -126,18 +125,18 @@ class ModelHub:
             if engine is not None:
                 await engine.close()
 
-    async def _loaded(self, model: ServedModel) -> AsyncLLM:
+    async def _loaded(self, model: ServedModel) -> AsyncEngine:
         async with model.lock:
             if model.engine is None:
                 model.engine = await self._load_making_room(model)
                 model.engine.observe = partial(self._observe, model)
             return model.engine
 
-    def _observe(self, model: ServedModel, num_prompt_tokens: int, timings: OpenTimings) -> AnswerObserver:
+    def _observe(self, model: ServedModel, num_prompt_tokens: int | None, timings: OpenTimings) -> AnswerObserver:
         told = [observe(model.name, num_prompt_tokens, timings) for observe in self.observers]
         return Observers([model.recent.begin(num_prompt_tokens, timings), *told])
 
-    async def _load_making_room(self, model: ServedModel) -> AsyncLLM:
+    async def _load_making_room(self, model: ServedModel) -> AsyncEngine:
         async with self._load_lock:
             while True:
                 try:

@@ -18,7 +18,7 @@ __all__ = ["ObserveModel", "Observers"]
 
 
 # As ``contract.Observe``, but called with the name of the model first, by which the server offers it.
-ObserveModel = Callable[[str, int, OpenTimings], AnswerObserver]
+ObserveModel = Callable[[str, int | None, OpenTimings], AnswerObserver]
 
 
 class Observers:

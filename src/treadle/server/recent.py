@@ -37,7 +37,7 @@ class RecentRequests:
         self._ids = itertools.count(1)
         self._requests: deque[RecentRequest] = deque(maxlen=_NUM_KEPT)
 
-    def begin(self, num_prompt_tokens: int, timings: OpenTimings) -> RecentRequest:
+    def begin(self, num_prompt_tokens: int | None, timings: OpenTimings) -> RecentRequest:
         """Remember a request that was just queued; the result is to be told what becomes of it."""
         request = RecentRequest(next(self._ids), num_prompt_tokens, timings, self._clock, self._wall_clock())
         self._requests.append(request)
@@ -54,7 +54,7 @@ class RecentRequest:
     def __init__(
         self,
         number: int,
-        num_prompt_tokens: int,
+        num_prompt_tokens: int | None,
         open_timings: OpenTimings,
         clock: Callable[[], float],
         began_at: float,
@@ -78,14 +78,14 @@ class RecentRequest:
         now = self._clock()
         if self._answered is None:
             self._answered = now
-        self._num_answer_tokens += len(chunk.token_ids)
+        self._num_answer_tokens += chunk.num_tokens
         self._open.add(chunk.index)
         self._ended = None
         completion = chunk.completion
         if completion is None:
             return
         self._open.discard(chunk.index)
-        self._cached_tokens = completion.cached_tokens
+        self._num_prompt_tokens, self._cached_tokens = completion.prompt_tokens, completion.cached_tokens
         self._timings.append(completion.timings)
         if not self._open:
             self._ended, self._end = now, completion.finish_reason

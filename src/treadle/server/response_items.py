@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from treadle.server.conversation import Conversation, ToolChoice
+from treadle.engine.conversation import Conversation, ToolChoice
 from treadle.server.errors import ApiError
 from treadle.server.schema.responses import ResponseToolChoice
 
@@ -66,7 +66,6 @@ def read_conversation(body: ResponsesRequest, items: Sequence[Item]) -> Conversa
         choice=choice,
         function=function,
         is_parallel=body.parallel_tool_calls is not False,
-        answer_schema=body.answer_schema,
         variables={} if effort is None else {"reasoning_effort": effort},
     )
 

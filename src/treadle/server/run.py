@@ -10,17 +10,17 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from treadle.models.tool_dialects import Reasoning
 from treadle.server.choice import ChoiceReader
-from treadle.server.conversation import prepare
 from treadle.server.usage import Usage
 
 if TYPE_CHECKING:
-    from treadle.engine.async_llm import AsyncCompletionStream, AsyncLLM
-    from treadle.engine.completion import TokenLogprob
+    from treadle.engine.completion import CompletionChunk, TokenLogprob
+    from treadle.engine.contract import AnswerStream, AsyncEngine
+    from treadle.engine.conversation import Conversation
     from treadle.engine.request import Priority
     from treadle.engine.sampling import SamplingParams
     from treadle.models.tool_dialects import Part
-    from treadle.server.conversation import Conversation
     from treadle.server.hub import ModelHub, ServedModel
 
 __all__ = ["AnswerRun", "Piece"]
@@ -47,13 +47,13 @@ class AnswerRun:
         self._hub = hub
         self._stack = AsyncExitStack()
         self._readers: list[ChoiceReader] = []
-        self._stream: AsyncCompletionStream | None = None
+        self._stream: AnswerStream | None = None
         self._first: Piece | None = None
         self.usage = Usage()
         self.model: ServedModel
-        self.engine: AsyncLLM
+        self.engine: AsyncEngine
 
-    async def open(self, name: str | None) -> AsyncLLM:
+    async def open(self, name: str | None) -> AsyncEngine:
         """Hold the model of that name, loading it if need be."""
         self.model, self.engine = await self._stack.enter_async_context(self._hub.use(name))
         return self.engine
@@ -67,19 +67,11 @@ class AnswerRun:
         timeout: float | None = None,
     ) -> None:
         """Queue the request and wait for the first piece, so that failures until then have a status of their own."""
-        prepared = await prepare(self.engine, conversation)
         max_calls = None if conversation.is_parallel else 1
-        self._readers = [ChoiceReader(prepared.parser(), max_calls=max_calls) for _ in range(params.n)]
-        self._stream = self.engine.generate(
-            prepared.prompt,
-            params,
-            priority=priority,
-            timeout=timeout,
-            constraint=prepared.grammar.constraint if prepared.grammar is not None else None,
-        )
+        self._readers = [ChoiceReader(max_calls=max_calls) for _ in range(params.n)]
+        self._stream = await self.engine.answer(conversation, params, priority=priority, timeout=timeout)
         self._first = await self._next()
-        self.usage.prompt_tokens = len(prepared.prompt.token_ids)
-        self.usage.cached_tokens = self._stream.cached_tokens
+        self.usage.read_prompt(self._stream)
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """Iterate over the answers as they come."""
@@ -104,12 +96,20 @@ class AnswerRun:
             return None
         async for chunk in self._stream:
             reader = self._readers[chunk.index]
-            was_open = reader.finish_reason is None
-            parts = reader.read(chunk)
-            if was_open:
-                self.usage.completion_tokens += len(chunk.token_ids)
-                stopped_by = chunk.completion.stopped_by if chunk.completion is not None else None
-                end_ids = self.engine.tokenizer.eog_ids  # have no text, so they are no part of the answer
-                logprobs = [entry for entry in chunk.logprobs if entry.token_id not in end_ids]
-                return Piece(chunk.index, parts, logprobs, reader.finish_reason, stopped_by)
+            if reader.finish_reason is None:
+                return self._read(reader, chunk)
         return None
+
+    def _read(self, reader: ChoiceReader, chunk: CompletionChunk) -> Piece:
+        assert self._stream is not None
+        num_before = reader.num_tokens
+        parts = reader.read(chunk)
+        num_tokens = reader.num_tokens - num_before
+        self.usage.completion_tokens += num_tokens
+        if any(isinstance(part, Reasoning) for part in parts):
+            self.usage.reasoning_tokens += num_tokens
+        stopped_by = None
+        if chunk.completion is not None:
+            stopped_by = chunk.completion.stopped_by
+            self.usage.read_prompt(self._stream)
+        return Piece(chunk.index, parts, chunk.logprobs, reader.finish_reason, stopped_by)

@@ -11,7 +11,8 @@ from treadle.engine.kv_type import KV_BLOCK_TOKENS
 from treadle.hardware.memory import resident_memory_bytes
 
 if TYPE_CHECKING:
-    from treadle.engine.async_llm import AsyncLLM
+    from treadle.engine.contract import AsyncEngine
+    from treadle.engine.load import LoadReport
     from treadle.engine.statistics import EngineStats
     from treadle.server.hub import ModelHub, ServedModel
 
@@ -29,15 +30,20 @@ def server_statistics(hub: ModelHub) -> dict[str, Any]:
 def _model_facts(model: ServedModel) -> dict[str, Any]:
     facts: dict[str, Any] = {"name": model.name, "is_loaded": model.engine is not None}
     if model.engine is not None:
+        facts["context"] = model.engine.context
         facts |= _engine_facts(model.engine)
     return {**facts, "requests": model.recent.as_json()}
 
 
-def _engine_facts(engine: AsyncLLM) -> dict[str, Any]:
+def _engine_facts(engine: AsyncEngine) -> dict[str, Any]:
+    """Return what is known of an engine in this process; of one elsewhere it is nothing."""
     report, stats = engine.report, engine.stats()
+    return {} if report is None or stats is None else _local_facts(report, stats)
+
+
+def _local_facts(report: LoadReport, stats: EngineStats) -> dict[str, Any]:
     scheduler, steps, plan = stats.scheduler, stats.steps, report.memory_plan
     return {
-        "context": engine.context,
         "running": scheduler.num_running,
         "waiting": scheduler.num_waiting,
         "tokens_per_second": {"prompt": steps.prompt_rate, "answer": steps.answer_rate},

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from treadle.engine.completion import Completion
+    from treadle.engine.contract import AnswerStream
 
 __all__ = ["Usage"]
 
 
 @dataclass
 class Usage:
-    """Tokens of the prompt, of it from the cache, and of all answers.
+    """Tokens of the prompt, of it from the cache, of all answers, and of them those that brought reasoning.
 
     Several answers to one prompt share it, so it counts once; several prompts add up.
     """
@@ -21,13 +22,18 @@ class Usage:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    def read_prompt(self, stream: AnswerStream) -> None:
+        """Take over what the answers to the only prompt know of it."""
+        self.prompt_tokens, self.cached_tokens = stream.prompt_tokens or 0, stream.cached_tokens
 
     def add(self, completion: Completion, *, is_first: bool) -> None:
         """Count a finished answer; ``is_first`` says that it is the first to its prompt."""
         if is_first:
             self.prompt_tokens += completion.prompt_tokens
             self.cached_tokens += completion.cached_tokens
-        self.completion_tokens += len(completion.token_ids)
+        self.completion_tokens += completion.answer_tokens
 
     def as_json(self) -> dict[str, Any]:
         """Return the ``usage`` object."""

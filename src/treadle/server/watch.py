@@ -101,28 +101,26 @@ class AnswerWatch:
 
     Args:
         model: The name by which the server offers the model.
-        num_prompt_tokens: The length of the prompt.
+        num_prompt_tokens: The length of the prompt, None if the engine tells it with its first whole answer.
         metrics: Where to count.
     """
 
-    def __init__(self, model: str, num_prompt_tokens: int, metrics: Metrics) -> None:
+    def __init__(self, model: str, num_prompt_tokens: int | None, metrics: Metrics) -> None:
         self._metrics = metrics.of_model(model)
         self._record = CURRENT.get()
         self._began = time.monotonic() if self._record is None else self._record.began
-        self._num_prompt_tokens = num_prompt_tokens
+        self._num_prompt_tokens = 0
         self._last: dict[int, float] = {}
         self._num_tokens: dict[int, int] = {}
-        self._metrics.prompt_tokens.inc(num_prompt_tokens)
         if self._record is not None:
             self._record.model = model
-            self._record.prompt_tokens += num_prompt_tokens
-            if self._record.ticket is not None:
-                self._record.ticket.spend(num_prompt_tokens)
+        if num_prompt_tokens is not None:
+            self._count_prompt(num_prompt_tokens)
 
     def took(self, chunk: CompletionChunk) -> None:
         """Note the time of a chunk, and on the last one how the answer went."""
         now = time.monotonic()
-        num_tokens = len(chunk.token_ids)
+        num_tokens = chunk.num_tokens
         last = self._last.get(chunk.index)
         self._last[chunk.index] = now
         self._num_tokens[chunk.index] = self._num_tokens.get(chunk.index, 0) + num_tokens
@@ -139,6 +137,7 @@ class AnswerWatch:
                 record.ticket.spend(num_tokens)
         completion = chunk.completion
         if completion is not None:
+            self._count_prompt(completion.prompt_tokens)
             if record is not None and completion.index == 0:
                 record.cached_tokens += completion.cached_tokens
             self._finish(chunk.index, completion.finish_reason, completion.timings, now)
@@ -151,6 +150,16 @@ class AnswerWatch:
                 self._finish(index, "stop", timings, now)
             else:
                 self._note_end("abort" if error is None else "error", timings)
+
+    def _count_prompt(self, num_tokens: int) -> None:
+        if self._num_prompt_tokens:
+            return
+        self._num_prompt_tokens = num_tokens
+        self._metrics.prompt_tokens.inc(num_tokens)
+        if self._record is not None:
+            self._record.prompt_tokens += num_tokens
+            if self._record.ticket is not None:
+                self._record.ticket.spend(num_tokens)
 
     def _start(self, now: float) -> None:
         self._metrics.first_token.observe(now - self._began)

@@ -1,6 +1,6 @@
 """``POST /v1/chat/completions``: the OpenAI chat API.
 
-Leaves to others: running the request (``server.run``) and what a conversation becomes (``server.conversation``).
+Leaves to others: running the request (``server.run``) and what a conversation becomes (the engine).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
+from treadle.engine.conversation import Conversation, ToolChoice
 from treadle.models.tool_dialects import Content, Part, Reasoning, ToolCall
 from treadle.server import sse
 from treadle.server.body import body_schema, read_body
-from treadle.server.conversation import Conversation, ToolChoice
 from treadle.server.disconnect import EventStream, unless_gone
 from treadle.server.errors import api_error, error_body
 from treadle.server.logprobs import chat_logprobs
@@ -54,9 +54,10 @@ async def chat_completions(request: Request) -> Response:
 async def _start(run: AnswerRun, body: ChatRequest, state: ServerState) -> None:
     engine = await run.open(body.model)
     params = body.sampling(
-        vocab_size=engine.tokenizer.vocab_size,
+        vocab_size=engine.vocab_size,
         max_tokens=state.settings.output_limit(body.token_limit),
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        form=body.form,
     )
     await run.start(
         _conversation(body),
@@ -82,7 +83,6 @@ def _conversation(body: ChatRequest) -> Conversation:
         choice=choice,
         function=function,
         is_parallel=body.parallel_tool_calls is not False,
-        answer_schema=body.response_format.json_schema_or_none if body.response_format else None,
         variables=variables,
     )
 
@@ -209,7 +209,7 @@ class _Writer:
         return {"tool_calls": [{"index": number, **_call(part)}]}
 
     def _logprobs(self, entries: Sequence[TokenLogprob]) -> dict[str, Any] | None:
-        return chat_logprobs(entries, self._run.engine.tokenizer) if self._has_logprobs else None
+        return chat_logprobs(entries) if self._has_logprobs else None
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

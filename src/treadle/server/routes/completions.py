@@ -1,6 +1,6 @@
 """``POST /v1/completions``: continue plain text, as the OpenAI API did before chats.
 
-Leaves to others: the text of an answer (``AsyncLLM``).
+Leaves to others: the text of an answer (the engine).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from treadle.server.state import ServerState, state_of
 from treadle.server.usage import Usage
 
 if TYPE_CHECKING:
-    from treadle.engine.async_llm import AsyncCompletionStream, AsyncLLM
     from treadle.engine.completion import CompletionChunk
+    from treadle.engine.contract import AnswerStream, AsyncEngine
     from treadle.server.hub import ServedModel
 
 __all__ = ["router"]
@@ -58,27 +58,31 @@ class _Run:
         self._body = body
         self._num_each = body.n or 1
         self._stack = AsyncExitStack()
-        self._streams: list[AsyncCompletionStream] = []
-        self._prompts: list[list[int]] = []
+        self._streams: list[AnswerStream] = []
+        self._prompts: list[str | list[int]] = []
+        self._echoes: list[str] = []
         self._offsets: dict[int, int] = {}
         self._usage = Usage()
         self._model: ServedModel
-        self._engine: AsyncLLM
+        self._engine: AsyncEngine
         self._head: dict[str, Any] = {}
 
     async def start(self, state: ServerState) -> None:
         """Queue every prompt."""
         body = self._body
         self._model, self._engine = await self._stack.enter_async_context(state.hub.use(body.model))
-        self._prompts = await asyncio.to_thread(self._encode)
+        self._prompts = _prompts(body.prompt)
+        if body.echo:
+            self._echoes = [await self._text(prompt) for prompt in self._prompts]
         params = body.sampling(
-            vocab_size=self._engine.tokenizer.vocab_size,
+            vocab_size=self._engine.vocab_size,
             max_tokens=state.settings.output_limit(body.max_tokens),
             logprobs=body.logprobs,
         )
         priority, timeout = body.priority or "interactive", state.settings.request_timeout
         for prompt in self._prompts:
-            self._streams.append(self._engine.generate(prompt, params, priority=priority, timeout=timeout))
+            stream = await self._engine.answer(prompt, params, priority=priority, timeout=timeout)
+            self._streams.append(stream)
         self._head = {
             "id": f"cmpl-{secrets.token_hex(12)}",
             "object": "text_completion",
@@ -97,7 +101,7 @@ class _Run:
         try:
             if self._body.echo:
                 for index in range(len(self._prompts) * self._num_each):
-                    yield self._event(index, self._echo(index // self._num_each))
+                    yield self._event(index, self._echoes[index // self._num_each])
             async for number, chunk in _merge(self._streams):
                 index = number * self._num_each + chunk.index
                 self._count(chunk)
@@ -116,16 +120,11 @@ class _Run:
             await stream.aclose()
         await self._stack.aclose()
 
-    def _encode(self) -> list[list[int]]:
-        prompt = self._body.prompt
-        if isinstance(prompt, str):
-            return [self._engine.tokenize(prompt)]
-        if isinstance(prompt[0], int):
-            return [prompt]
-        return [self._engine.tokenize(each) if isinstance(each, str) else each for each in prompt]
+    async def _text(self, prompt: str | list[int]) -> str:
+        return prompt if isinstance(prompt, str) else await self._engine.detokenize(prompt)
 
     async def _whole_choices(self, number: int) -> list[dict[str, Any]]:
-        texts = [[self._echo(number) if self._body.echo else ""] for _ in range(self._num_each)]
+        texts = [[self._echoes[number] if self._body.echo else ""] for _ in range(self._num_each)]
         entries: list[list[Any]] = [[] for _ in range(self._num_each)]
         reasons: list[str | None] = [None] * self._num_each
         async for chunk in self._streams[number]:
@@ -139,7 +138,7 @@ class _Run:
                 "text": "".join(texts[index]),
                 "logprobs": None
                 if self._body.logprobs is None
-                else completion_logprobs(entries[index], self._engine.tokenizer, len(texts[index][0])),
+                else completion_logprobs(entries[index], len(texts[index][0])),
                 "finish_reason": reasons[index],
             }
             for index in range(self._num_each)
@@ -150,20 +149,23 @@ class _Run:
         self._offsets[index] = offset + len(text)
         logprobs = None
         if chunk is not None and chunk.logprobs:
-            logprobs = completion_logprobs(chunk.logprobs, self._engine.tokenizer, offset)
+            logprobs = completion_logprobs(chunk.logprobs, offset)
         reason = None if chunk is None else chunk.finish_reason
         choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
         return sse.event({**self._head, "choices": [choice]})
-
-    def _echo(self, number: int) -> str:
-        return self._engine.detokenize(self._prompts[number])
 
     def _count(self, chunk: CompletionChunk) -> None:
         if chunk.completion is not None:
             self._usage.add(chunk.completion, is_first=chunk.index == 0)
 
 
-async def _merge(streams: list[AsyncCompletionStream]) -> AsyncIterator[tuple[int, CompletionChunk]]:
+def _prompts(given: Any) -> list[str | list[int]]:
+    """Return the prompts of a body that may hold one or several, as text or as token ids."""
+    is_one = isinstance(given, str) or isinstance(given[0], int)
+    return [given] if is_one else list(given)
+
+
+async def _merge(streams: list[AnswerStream]) -> AsyncIterator[tuple[int, CompletionChunk]]:
     """Iterate over several streams as their chunks come."""
     waiting = {asyncio.ensure_future(anext(stream)): number for number, stream in enumerate(streams)}
     try:

@@ -17,7 +17,6 @@ from treadle.models.tool_dialects import Content, Part, Reasoning, ToolCall
 from treadle.server import sse
 from treadle.server.anthropic import read_conversation
 from treadle.server.body import body_schema, read_body
-from treadle.server.conversation import prepare
 from treadle.server.disconnect import EventStream, unless_gone
 from treadle.server.errors import Json, api_error, error_body
 from treadle.server.run import AnswerRun, Piece
@@ -56,8 +55,7 @@ async def count_tokens(request: Request) -> dict[str, int]:
     state = state_of(request)
     body = await read_body(request, CountTokensRequest, state.settings.max_body_bytes)
     async with state.hub.use(body.model) as (_, engine):
-        prepared = await prepare(engine, read_conversation(body))
-        return {"input_tokens": len(prepared.prompt.token_ids)}
+        return {"input_tokens": len(await engine.tokenize(read_conversation(body)))}
 
 
 async def _start(run: AnswerRun, body: MessagesRequest, state: ServerState) -> None:
@@ -178,7 +176,8 @@ class _Message:
         if piece.finish_reason == "tool_calls":
             self._stop_reason = "tool_use"
         elif piece.finish_reason == "length":
-            is_full = usage.prompt_tokens + usage.completion_tokens >= self._run.engine.context
+            context = self._run.engine.context
+            is_full = context is not None and usage.prompt_tokens + usage.completion_tokens >= context
             self._stop_reason = "model_context_window_exceeded" if is_full else "max_tokens"
         elif isinstance(piece.stopped_by, str):
             self._stop_reason, self._stop_sequence = "stop_sequence", piece.stopped_by

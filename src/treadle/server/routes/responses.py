@@ -14,7 +14,6 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from treadle.models.tool_dialects import Reasoning
 from treadle.server import sse
 from treadle.server.body import body_schema, read_body
 from treadle.server.disconnect import EventStream, unless_gone
@@ -128,13 +127,11 @@ class _Response:
         self._id = f"resp_{secrets.token_hex(16)}"
         self._created = int(time.time())
         self._output = ResponseOutput()
-        self._reasoning: list[str] = []
         self._error: dict[str, Any] | None = None
         self.status = "in_progress"
 
     def add(self, piece: Piece) -> list[dict[str, Any]]:
         """Add what one piece brings and return its events."""
-        self._reasoning += [part.text for part in piece.parts if isinstance(part, Reasoning)]
         events = self._output.add(piece.parts)
         if piece.finish_reason is not None:
             is_complete = piece.finish_reason != "length"
@@ -186,12 +183,11 @@ class _Response:
 
     def _usage(self) -> dict[str, Any]:
         usage = self._run.usage
-        num_reasoning = len(self._run.engine.tokenize("".join(self._reasoning))) if self._reasoning else 0
         return {
             "input_tokens": usage.prompt_tokens,
             "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
             "output_tokens": usage.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": min(num_reasoning, usage.completion_tokens)},
+            "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
             "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         }
 

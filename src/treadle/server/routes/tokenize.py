@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -22,11 +21,7 @@ async def tokenize(request: Request) -> dict[str, Any]:
     state = state_of(request)
     body = await read_body(request, TokenizeRequest, state.settings.max_body_bytes)
     async with state.hub.use(body.model) as (_, engine):
-        if body.messages is not None:
-            prompt = await asyncio.to_thread(engine.chat_prompt, body.messages)
-            tokens = list(prompt.token_ids)
-        else:
-            tokens = await asyncio.to_thread(engine.tokenize, body.prompt or "")
+        tokens = await engine.tokenize(body.conversation or body.prompt or "")
         return {"tokens": tokens, "count": len(tokens), "max_model_len": engine.context}
 
 
@@ -36,4 +31,4 @@ async def detokenize(request: Request) -> dict[str, Any]:
     state = state_of(request)
     body = await read_body(request, DetokenizeRequest, state.settings.max_body_bytes)
     async with state.hub.use(body.model) as (_, engine):
-        return {"prompt": await asyncio.to_thread(engine.detokenize, body.tokens)}
+        return {"prompt": await engine.detokenize(body.tokens)}

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
+from treadle.engine.form import JsonForm
 from treadle.server.schema.base import Body, ModelName, ShortText, Unsupported
 from treadle.server.schema.completions import StreamOptions
 from treadle.server.schema.sampling import SamplingFields
@@ -74,12 +75,12 @@ class ResponseFormat(Body):
         return self
 
     @property
-    def json_schema_or_none(self) -> dict[str, Any] | bool | None:
-        """Return the schema the answer must satisfy: any object for ``json_object``, none for ``text``."""
+    def form(self) -> JsonForm | None:
+        """Return what the text of the answer must be: any object for ``json_object``, anything for ``text``."""
         if self.type == "text":
             return None
         given = self.json_schema.schema_ if self.json_schema else self.schema_
-        return {"type": "object"} if given is None else given
+        return JsonForm() if given is None else JsonForm(given)
 
 
 class ChatRequest(SamplingFields):
@@ -132,6 +133,11 @@ class ChatRequest(SamplingFields):
                 {"name": repr(self.tool_choice.function.name)},
             )
         return self
+
+    @property
+    def form(self) -> JsonForm | None:
+        """Return what the text of the answer must be."""
+        return self.response_format.form if self.response_format is not None else None
 
     @property
     def token_limit(self) -> int | None:

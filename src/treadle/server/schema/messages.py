@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
+from treadle.engine.form import JsonForm
 from treadle.engine.sampling import SamplingParams
 from treadle.server.schema.base import Body, ModelName, ShortText, Unsupported
 from treadle.server.schema.chat import MAX_TOOLS
@@ -91,6 +92,12 @@ class CountTokensRequest(Body):
     output_config: OutputConfig | None = None
     cache_control: CacheControl | None = None
 
+    @property
+    def form(self) -> JsonForm | None:
+        """Return what the text of the answer must be."""
+        config = self.output_config
+        return None if config is None or config.format is None else JsonForm(config.format.schema_)
+
     @model_validator(mode="after")
     def _consistent_tools(self) -> CountTokensRequest:
         names = [tool.name for tool in self.tools or ()]
@@ -144,5 +151,7 @@ class MessagesRequest(CountTokensRequest):
             "stop": self.stop_sequences,
         }
         return SamplingParams(
-            max_tokens=max_tokens, **{name: value for name, value in given.items() if value is not None}
+            max_tokens=max_tokens,
+            form=self.form,
+            **{name: value for name, value in given.items() if value is not None},
         )

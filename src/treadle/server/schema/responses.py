@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
+from treadle.engine.form import JsonForm
 from treadle.engine.sampling import SamplingParams
 from treadle.server.schema.base import Body, ModelName, ShortText, Unsupported
 from treadle.server.schema.chat import MAX_TOOLS
@@ -128,16 +129,18 @@ class ResponsesRequest(Body):
         return self
 
     @property
-    def answer_schema(self) -> dict[str, Any] | None:
-        """Return the schema the answer must satisfy: any object for ``json_object``, none for ``text``."""
+    def form(self) -> JsonForm | None:
+        """Return what the text of the answer must be: any object for ``json_object``, anything for ``text``."""
         wanted = self.text.format if self.text is not None else None
         if wanted is None or wanted.type == "text":
             return None
-        return {"type": "object"} if wanted.schema_ is None else wanted.schema_
+        return JsonForm() if wanted.schema_ is None else JsonForm(wanted.schema_)
 
     def sampling(self, *, max_tokens: int | None) -> SamplingParams:
         """Return the engine's parameters; what a request leaves out takes their default."""
         given: dict[str, Any] = {"temperature": self.temperature, "top_p": self.top_p}
         return SamplingParams(
-            max_tokens=max_tokens, **{name: value for name, value in given.items() if value is not None}
+            max_tokens=max_tokens,
+            form=self.form,
+            **{name: value for name, value in given.items() if value is not None},
         )

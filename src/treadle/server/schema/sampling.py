@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
+from treadle.engine.form import AnswerForm
 from treadle.engine.sampling import MAX_SEED, SamplingParams
 from treadle.errors import UsageError
 from treadle.server.schema.base import MAX_CHOICES, Body
@@ -42,7 +43,9 @@ class SamplingFields(Body):
     stop_token_ids: Annotated[list[int], Field(max_length=64)] | None = None
     priority: Literal["interactive", "batch"] | None = None
 
-    def sampling(self, *, vocab_size: int, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
+    def sampling(
+        self, *, vocab_size: int | None, max_tokens: int | None, logprobs: int | None, form: AnswerForm | None = None
+    ) -> SamplingParams:
         """Return the engine's parameters; raises UsageError for what it refuses."""
         given: dict[str, Any] = {
             "temperature": self.temperature,
@@ -62,10 +65,10 @@ class SamplingFields(Body):
             "ignore_eos": self.ignore_eos,
         }
         given = {name: value for name, value in given.items() if value is not None}
-        return SamplingParams(max_tokens=max_tokens, logprobs=logprobs, **given)
+        return SamplingParams(max_tokens=max_tokens, logprobs=logprobs, form=form, **given)
 
 
-def token_biases(biases: dict[str, float] | None, vocab_size: int) -> dict[int, float] | None:
+def token_biases(biases: dict[str, float] | None, vocab_size: int | None) -> dict[int, float] | None:
     """Turn the API's text keys into token ids.
 
     Raises:
@@ -75,7 +78,8 @@ def token_biases(biases: dict[str, float] | None, vocab_size: int) -> dict[int, 
         return None
     result = {}
     for key, bias in biases.items():
-        if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) < vocab_size):
-            raise UsageError(f"logit_bias: {key!r:.40} is not a token id of this model, expected 0 to {vocab_size - 1}")
+        if not (key.isascii() and key.isdigit() and len(key) <= 10 and (vocab_size is None or int(key) < vocab_size)):
+            expected = "a whole number" if vocab_size is None else f"0 to {vocab_size - 1}"
+            raise UsageError(f"logit_bias: {key!r:.40} is not a token id of this model, expected {expected}")
         result[int(key)] = bias
     return result

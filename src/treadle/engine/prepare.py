@@ -1,17 +1,15 @@
-"""What every chat-like API asks for, in one form, and the prompt, grammar and parser that serve it.
+"""Makes of a conversation what the local engines take: a prompt, a grammar, and a parser for the answer.
 
-Leaves to others: the shape of each API's requests and answers (``server.routes``).
+Leaves to others: rendering and encoding (``PromptReader``), compiling (``Grammars``) and reading (the dialects).
 """
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from treadle.engine.grammar import json_rule, literal
+from treadle.engine.grammar import form_rule, json_rule, literal
 from treadle.errors import UsageError
 from treadle.models.messages import normalise_messages, normalise_tools
 from treadle.models.tool_dialects import (
@@ -26,53 +24,29 @@ from treadle.models.tool_dialects import (
 from treadle.models.tool_dialects.fenced import explain_tools
 
 if TYPE_CHECKING:
-    from treadle.engine.async_llm import AsyncLLM
-    from treadle.engine.grammar import Grammar
-    from treadle.engine.prompt import EncodedPrompt
+    from treadle.engine.conversation import Conversation
+    from treadle.engine.form import AnswerForm
+    from treadle.engine.prompt import EncodedPrompt, PromptReader
 
-__all__ = ["Conversation", "PreparedAnswer", "ToolChoice", "prepare"]
+__all__ = ["prepare_conversation"]
 
-# Whether functions may be called: not at all, if the model likes, at least one of any, or the one of that name.
-ToolChoice = Literal["none", "auto", "required"]
-
-
-@dataclass(frozen=True)
-class Conversation:
-    """A conversation to be answered, its messages and tools in the form of the OpenAI chat API.
-
-    ``function`` is the only one that may be called, for the choice "required". ``answer_schema`` is what the text of
-    the answer must satisfy.
-    """
-
-    messages: Sequence[Mapping[str, Any]]
-    tools: Sequence[Mapping[str, Any]] = ()
-    choice: ToolChoice = "auto"
-    function: str | None = None
-    is_parallel: bool = True
-    answer_schema: Mapping[str, Any] | bool | None = None
-    variables: Mapping[str, Any] = field(default_factory=dict)
+_Schemas = Mapping[str, Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
-class PreparedAnswer:
-    """What the engine needs for an answer, and how to read it: ``parser`` makes a fresh one for each choice."""
+def prepare_conversation(
+    prompts: PromptReader, conversation: Conversation, form: AnswerForm | None
+) -> tuple[EncodedPrompt, str | None]:
+    """Return the prompt of a conversation, and the grammar of its answer or None if that is free.
 
-    prompt: EncodedPrompt
-    grammar: Grammar | None
-    parser: Callable[[], AnswerParser]
-
-
-async def prepare(engine: AsyncLLM, conversation: Conversation) -> PreparedAnswer:
-    """Render, encode and compile; templates and schemas run in a thread, as both may take long.
+    Args:
+        prompts: Renders and encodes.
+        conversation: What to answer.
+        form: What the text of the answer must be.
 
     Raises:
         TreadleError: A message, tool, schema or the template is at fault.
     """
-    return await asyncio.to_thread(_prepare, engine, conversation)
-
-
-def _prepare(engine: AsyncLLM, conversation: Conversation) -> PreparedAnswer:
-    source = engine.template_source
+    source = prompts.template_source
     dialect = find_dialect(source)
     tools = normalise_tools(conversation.tools) if conversation.choice != "none" else None
     messages: Sequence[Mapping[str, Any]] = normalise_messages(conversation.messages)
@@ -81,12 +55,12 @@ def _prepare(engine: AsyncLLM, conversation: Conversation) -> PreparedAnswer:
         has_calls = any(message["role"] == "tool" or message.get("tool_calls") for message in messages)
         if tools or has_calls:
             messages = explain_tools(messages, tools or ())
-    prompt = engine.chat_prompt(messages, tools=None if dialect.name == "fenced" else tools, **conversation.variables)
+    shown_tools = None if dialect.name == "fenced" else tools
+    prompt = prompts.read_chat(messages, {"tools": shown_tools, **conversation.variables})
     schemas = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools or ()}
-    rules = _rules(dialect, schemas, conversation)
-    grammar = engine.grammars.compile(rules) if rules else None
-    is_forced = conversation.choice == "required"
+    rules = _rules(dialect, schemas, conversation, form)
     reasoning = None if rules else find_reasoning(source)
+    is_forced = conversation.choice == "required"
 
     def parser() -> AnswerParser:
         inner: AnswerParser = _PlainParser()
@@ -100,19 +74,17 @@ def _prepare(engine: AsyncLLM, conversation: Conversation) -> PreparedAnswer:
     shown = dialect.control_tokens if schemas else ()
     if reasoning is not None:
         shown = (*shown, reasoning.opening, reasoning.closing)
-    control = engine.tokenizer.vocabulary.control
-    shown_ids = frozenset(control[text] for text in shown if text in control)
-    return PreparedAnswer(dataclasses.replace(prompt, shown_ids=shown_ids), grammar, parser)
+    return dataclasses.replace(prompt, shown_ids=prompts.control_ids(shown), parser=parser), rules
 
 
-def _rules(dialect: Dialect, schemas: Mapping[str, Mapping[str, Any]], conversation: Conversation) -> str | None:
+def _rules(dialect: Dialect, schemas: _Schemas, conversation: Conversation, form: AnswerForm | None) -> str | None:
     """Return the grammar of the answer, ``None`` if it is free."""
     is_forced = conversation.choice == "required"
-    if not is_forced and conversation.answer_schema is None:
+    if not is_forced and form is None:
         return None
     rules = []
-    if conversation.answer_schema is not None and not is_forced:
-        rules.append(f"answer: {json_rule(conversation.answer_schema)}")
+    if form is not None and not is_forced:
+        rules.append(f"answer: {form_rule(form)}")
         if not schemas:
             return "\n".join(["start: answer", *rules])
     names = [conversation.function] if conversation.function else list(schemas)
