@@ -51,7 +51,7 @@ def is_argument(parameter: Any) -> bool:
 
 
 def spelling(parameter: Any) -> str:
-    names = ", ".join(f"`{name}`" for name in parameter.opts)
+    names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
     return names if is_argument(parameter) or parameter.is_flag else f"{names} {parameter.name.upper()}"
 
 

@@ -9,6 +9,7 @@ import pytest
 from fakes import make_request
 from treadle.engine.plan import Chunk, Sample, StepPlan, StepResult
 from treadle.engine.statistics import MeteredRunner, StepMeter, StepStats
+from treadle.engine.step_work import StepWork
 
 
 @dataclass
@@ -47,7 +48,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def meter(clock: Clock) -> StepMeter:
-    return StepMeter(clock)
+    return StepMeter(StepWork(weight_bytes=1000, kv_token_bytes=10, token_ops=100, logit_ops=5), clock)
 
 
 @pytest.fixture
@@ -65,7 +66,13 @@ def test_time_is_split_between_the_core_and_the_rest(meter: StepMeter, runner: M
     for _ in range(4):
         step(meter, runner, clock, mixed_plan())
     assert meter.stats() == StepStats(
-        num_steps=4, step_seconds=4.0, native_seconds=2.0, prompt_rate=30.0, answer_rate=3.0
+        num_steps=4,
+        step_seconds=4.0,
+        native_seconds=2.0,
+        prompt_rate=30.0,
+        answer_rate=3.0,
+        kv_bytes_read=4 * 10 * (3 + 3 + 30),
+        prompt_int8_rate=4 * (32 * 100 + 3 * 5) / 2.0,
     )
     assert meter.stats().overhead_share == 0.5
 
@@ -75,6 +82,20 @@ def test_steps_that_compute_nothing_do_not_count(meter: StepMeter, runner: Meter
     meter.end()
     assert meter.stats() == StepStats()
     assert meter.stats().overhead_share == 0.0
+
+
+def test_what_answers_read_is_measured_by_the_time_of_their_own_steps(
+    meter: StepMeter, runner: MeteredRunner, clock: Clock
+) -> None:
+    step(meter, runner, clock, mixed_plan())
+    answers = StepPlan(mixed_plan().chunks[:2], num_decodes=2)
+    for _ in range(3):
+        step(meter, runner, clock, answers)
+    assert meter.stats().decode_read_rate == (1000 + 10 * 6) / 0.5
+    assert meter.stats().prompt_int8_rate == (32 * 100 + 3 * 5) / 0.5
+    clock.now += 20
+    assert (meter.stats().decode_read_rate, meter.stats().prompt_int8_rate) == (0.0, 0.0)
+    assert meter.stats().kv_bytes_read == 10 * (36 + 3 * 6)
 
 
 def test_rates_are_those_of_the_last_ten_seconds(meter: StepMeter, runner: MeteredRunner, clock: Clock) -> None:

@@ -85,8 +85,10 @@ def test_statistics_count_a_request_and_keep_none_of_its_text(http: httpx.Client
     assert model["name"] == MODEL and model["is_loaded"]
     assert model["running"] == model["waiting"] == 0
     assert model["steps"]["count"] > before["steps"]["count"]
-    assert model["steps"]["read_bytes"] % model["steps"]["count"] == 0
+    assert model["decode_read_bytes_per_second"] > 0
     assert model["tokens_per_second"]["answer"] > 0
+    limit = response.json()["limits"]["read_bytes_per_second"]
+    assert (limit is None) == (model["shares"]["bandwidth"] is None)
     assert sum(model["kv_blocks"][name] for name in ("used", "cached")) <= model["kv_blocks"]["total"]
     plain, chat = model["requests"][:2]
     assert chat["prompt_tokens"] == usage["prompt_tokens"]

@@ -103,6 +103,34 @@ def test_an_answer_streams_in_and_its_request_is_drawn(open_page: Callable[..., 
     assert "computed" in (page.locator("#cache-bar").get_attribute("aria-label") or "")
 
 
+def test_the_speed_is_shown_as_a_share_of_the_limit(open_page: Callable[..., Page]) -> None:
+    page = open_page()
+    page.wait_for_function(
+        "fetch('stats').then(response => response.json()).then(stats => stats.limits.read_bytes_per_second)"
+    )
+    set_sampling(page, temperature="0", max_tokens="100")
+    ask(page, "Write a short story about a river.")
+    share = page.locator("#answer-share")
+    sync_api.expect(share).to_have_text(re.compile(r"^[1-9]\d* % of the limit$"))
+    assert "memory read at best" in (share.get_attribute("title") or "")
+    wait_for_answer(page)
+
+
+def test_the_bar_of_a_request_grows_while_it_runs(open_page: Callable[..., Page]) -> None:
+    page = open_page()
+    set_sampling(page, temperature="0")
+    ask(page, LONG)
+    answering = page.locator("#requests tr:first-child.state-answering .decode")
+    answering.wait_for()
+    width = answering.evaluate("part => part.getBoundingClientRect().width")
+    sync_api.expect(page.locator("#requests tr:first-child .queued")).to_have_count(1)
+    page.wait_for_function(
+        "width => document.querySelector('#requests tr .decode').getBoundingClientRect().width > width", arg=width
+    )
+    page.get_by_role("button", name="Stop").click()
+    wait_for_answer(page)
+
+
 def test_a_conversation_remembers_and_a_new_one_forgets(open_page: Callable[..., Page]) -> None:
     page = open_page()
     set_sampling(page, temperature="0", max_tokens="8")

@@ -13,6 +13,7 @@ from treadle.cli.main import app
 from treadle.server.engine_metrics import EngineCollector
 from treadle.server.hub import ModelHub
 from treadle.server.limits import Limits
+from treadle.server.machine_watch import MachineWatch
 from treadle.server.metrics import Metrics
 from treadle.server.settings import ServerSettings
 
@@ -22,9 +23,11 @@ GUIDE = Path(__file__).parents[2] / "docs/guides/serve.md"
 
 def known_metrics() -> set[str]:
     hub = ModelHub({"some": "some"}, load=None)  # type: ignore[arg-type]  nothing is loaded
-    metrics = Metrics(hub, Limits(ServerSettings()), prefix="vllm")
+    limits = Limits(ServerSettings())
+    machine = MachineWatch(hub, limits)
+    metrics = Metrics(hub, limits, machine, prefix="vllm")
     names = set(re.findall(r"^# TYPE (\S+)", metrics.exposition().decode(), re.MULTILINE))
-    return names | {figure.name for figure in EngineCollector(hub, "vllm")._figures}
+    return names | {figure.name for figure in EngineCollector(hub, machine, "vllm")._figures}
 
 
 def test_the_dashboard_asks_for_metrics_there_are() -> None:
@@ -43,7 +46,7 @@ def test_the_dashboard_asks_for_metrics_there_are() -> None:
 @pytest.mark.parametrize("path", [DEPLOY / "treadle.service", DEPLOY / "Dockerfile", GUIDE])
 def test_options_exist(path: Path) -> None:
     serve = typer.main.get_command(app).commands["serve"]  # type: ignore[attr-defined]
-    known = {name for parameter in serve.params for name in parameter.opts}
+    known = {name for parameter in serve.params for name in (*parameter.opts, *parameter.secondary_opts)}
     text = path.read_text()
     commands = re.findall(r"serve.*", text) if path != GUIDE else [text]
     used = {option for command in commands for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", command)}

@@ -96,10 +96,23 @@ def test_latencies_and_tokens_are_counted_under_the_known_names(http: httpx.Clie
     assert 0 < parts <= growth("vllm:e2e_request_latency_seconds_sum")
     assert growth("vllm:num_requests_running") == growth("vllm:num_requests_waiting") == 0
     assert growth("treadle:step_native_seconds_total") <= growth("treadle:step_seconds_total")
-    assert growth("treadle:weight_bytes_read_total") > 0
+    assert growth("treadle:weight_bytes_read_total") > growth("treadle:kv_bytes_read_total") > 0
     assert after[f"treadle:cached_tokens{{model_name={MODEL}}}{{tier=pool}}"] > 0
     assert after["treadle:resident_memory_bytes"] > 0
     assert after["treadle:http_requests_in_progress"] == after["treadle:http_requests_queued"] == 0
+
+
+@pytest.mark.slow
+def test_the_share_of_the_limit_is_told_once_the_server_was_idle(server: RunningServer, http: httpx.Client) -> None:
+    deadline = time.monotonic() + 60
+    while "treadle:bandwidth_limit_bytes_per_second" not in (found := metrics(http)):
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.1)
+    http.post("/v1/completions", json={**LONG, "max_tokens": 100})
+    found = metrics(http)
+    assert 0.05 < found[f"treadle:bandwidth_share{{model_name={MODEL}}}"] < 1.5
+    if "treadle:int8_limit_ops_per_second" in found:
+        assert 0.005 < found[f"treadle:int8_share{{model_name={MODEL}}}"] < 1
 
 
 def test_labels_hold_nothing_that_clients_choose(http: httpx.Client) -> None:

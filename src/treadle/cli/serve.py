@@ -85,6 +85,9 @@ def serve(
     metric_prefix: Annotated[
         str, typer.Option("--metric-prefix", help="What names of /metrics begin with that other servers share.")
     ] = "vllm",
+    measure: Annotated[
+        bool, typer.Option("--measure/--no-measure", help="Measure the machine's limits while nothing runs.")
+    ] = True,
     context: options.Context = None,
     memory: options.Memory = None,
     ram_cache: options.RamCache = None,
@@ -139,6 +142,7 @@ def serve(
         request_timeout=request_timeout or None,
         idle_unload=idle_unload,
         metric_prefix=metric_prefix,
+        measures_machine=measure,
     )
     level = logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO
     configure_logs(is_json=log_json, level=level)

@@ -93,7 +93,7 @@ class ModelHost:
         self._runner: NativeRunner | None = loaded.runner
         self._ids = itertools.count()
         self._store = loaded.block_store
-        self._meter = meter = StepMeter()
+        self._meter = meter = StepMeter(self.report.work)
 
         def end_step() -> None:
             if after_step is not None:

@@ -23,6 +23,7 @@ from treadle.engine.kv_type import DEFAULT_KV_TYPE
 from treadle.engine.memory_plan import KV_BLOCK_TOKENS, MAX_BATCH_TOKENS, MAX_NUM_REQUESTS, MemoryPlan, plan_memory
 from treadle.engine.open_store import open_block_store
 from treadle.engine.runner import CORE_PATH, NativeRunner
+from treadle.engine.step_work import StepWork, work_of
 from treadle.hardware.memory import memlock_limit_bytes, memory_budget
 from treadle.hardware.plan import ThreadPlan, plan_threads
 from treadle.models.gguf import ModelFile
@@ -71,6 +72,7 @@ class LoadReport:
     load_seconds: float
     disk_cache_bytes: int = 0
     batching: Batching = field(default_factory=Batching)
+    work: StepWork = field(default_factory=StepWork)
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,7 @@ def load_model(
         load_seconds=time.perf_counter() - started,
         disk_cache_bytes=settings.disk_cache_bytes,
         batching=batching,
+        work=work_of(file, weight_bytes=runner.model.decode_bytes, kv_type=memory_plan.kv_type),
     )
     return LoadedModel(tokenizer, template, runner, report, block_store)
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from treadle.engine.block_store import StoreStats
     from treadle.engine.counters import SchedulerCounters
     from treadle.engine.plan import Runner, StepPlan, StepResult
+    from treadle.engine.step_work import StepWork
 
 __all__ = ["EngineStats", "MeteredRunner", "StepMeter", "StepStats"]
 
@@ -27,7 +28,11 @@ class StepStats:
     """What the steps of an engine took; the rates are those of the last ten seconds, in tokens per second.
 
     ``step_seconds`` are all of the time from the beginning of a step until everybody was told about it, and
-    ``native_seconds`` what of it the core computed.
+    ``native_seconds`` what of it the core computed. ``kv_bytes_read`` are those of all steps.
+
+    ``decode_read_rate`` is how many bytes of weights and KV blocks steps of answers alone read per second of computing,
+    and ``prompt_int8_rate`` how many int8 multiplications and additions steps with prompts did, both over the last ten
+    seconds and 0 if there were no such steps: what the memory and the cores were worked with.
     """
 
     num_steps: int = 0
@@ -35,6 +40,9 @@ class StepStats:
     native_seconds: float = 0.0
     prompt_rate: float = 0.0
     answer_rate: float = 0.0
+    kv_bytes_read: int = 0
+    decode_read_rate: float = 0.0
+    prompt_int8_rate: float = 0.0
 
     @property
     def overhead_share(self) -> float:
@@ -74,12 +82,15 @@ class _Step:
     native_seconds: float = 0.0
     num_prompt_tokens: int = 0
     num_answer_tokens: int = 0
+    kv_bytes: int = 0
+    int8_ops: int = 0
 
 
 class StepMeter:
     """Takes the time of steps in the engine's thread, and tells any thread about it."""
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, work: StepWork, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._work = work
         self._clock = clock
         self._step: _Step | None = None
         self._recent: deque[_Step] = deque()
@@ -87,6 +98,7 @@ class StepMeter:
         self._num_steps = 0
         self._step_seconds = 0.0
         self._native_seconds = 0.0
+        self._kv_bytes = 0
 
     def begin(self) -> None:
         """Take note that a step begins."""
@@ -98,6 +110,8 @@ class StepMeter:
             self._step.native_seconds = seconds
             self._step.num_prompt_tokens = plan.num_tokens - plan.num_decodes
             self._step.num_answer_tokens = len(result.samples)
+            self._step.kv_bytes = self._work.kv_bytes(plan)
+            self._step.int8_ops = self._work.int8_ops(plan)
 
     def end(self) -> None:
         """Take note that everybody was told about the step; one that computed nothing does not count."""
@@ -109,6 +123,7 @@ class StepMeter:
             self._num_steps += 1
             self._step_seconds += step.ended - step.began
             self._native_seconds += step.native_seconds
+            self._kv_bytes += step.kv_bytes
             self._recent.append(step)
             self._forget(step.ended)
 
@@ -124,7 +139,20 @@ class StepMeter:
                 native_seconds=self._native_seconds,
                 prompt_rate=sum(step.num_prompt_tokens for step in self._recent) / seconds,
                 answer_rate=sum(step.num_answer_tokens for step in self._recent) / seconds,
+                kv_bytes_read=self._kv_bytes,
+                decode_read_rate=self._decode_read_rate(),
+                prompt_int8_rate=self._prompt_int8_rate(),
             )
+
+    def _decode_read_rate(self) -> float:
+        steps = [step for step in self._recent if not step.num_prompt_tokens]
+        num_bytes = sum(self._work.weight_bytes + step.kv_bytes for step in steps)
+        return num_bytes / sum(step.native_seconds for step in steps) if steps else 0.0
+
+    def _prompt_int8_rate(self) -> float:
+        steps = [step for step in self._recent if step.num_prompt_tokens]
+        num_ops = sum(step.int8_ops for step in steps)
+        return num_ops / sum(step.native_seconds for step in steps) if steps else 0.0
 
     def _forget(self, now: float) -> None:
         while self._recent and self._recent[0].ended < now - _WINDOW_SECONDS:

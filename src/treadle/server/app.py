@@ -19,6 +19,7 @@ from treadle.server.errors import add_error_handlers
 from treadle.server.hub import ModelHub
 from treadle.server.limits import LimitRequests, Limits
 from treadle.server.logs import log_request
+from treadle.server.machine_watch import MachineWatch
 from treadle.server.metrics import Metrics
 from treadle.server.record import RequestRecord
 from treadle.server.response_store import ResponseStore
@@ -52,20 +53,24 @@ def create_app(hub: ModelHub, settings: ServerSettings) -> FastAPI:
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
-        sweeper = asyncio.create_task(_sweep(hub))
+        tasks = [asyncio.create_task(_sweep(hub))]
+        if settings.measures_machine:
+            tasks.append(asyncio.create_task(machine.run()))
         try:
             yield
         finally:
-            sweeper.cancel()
-            with suppress(asyncio.CancelledError):
-                await sweeper
+            for task in tasks:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
             await hub.close()
 
     # Documentation pages of the framework load scripts from the internet; the OpenAPI document itself is served.
     app = FastAPI(title="Treadle", lifespan=life, docs_url=None, redoc_url=None)
     limits = Limits(settings)
-    metrics_of_server = Metrics(hub, limits, prefix=settings.metric_prefix)
-    state = ServerState(hub, settings, ResponseStore(settings.max_stored_bytes), limits, metrics_of_server)
+    machine = MachineWatch(hub, limits)
+    counted = Metrics(hub, limits, machine, prefix=settings.metric_prefix)
+    state = ServerState(hub, settings, ResponseStore(settings.max_stored_bytes), limits, counted, machine)
     app.state.server = state
     hub.observers.append(lambda model, num_tokens, _: AnswerWatch(model, num_tokens, state.metrics))
     add_error_handlers(app)

@@ -5,14 +5,14 @@ Leaves to others: the numbers themselves (``AsyncEngine.stats``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from treadle.engine.kv_type import KV_BLOCK_TOKENS
-from treadle.hardware.memory import resident_memory_bytes
+from treadle.server.machine_watch import Shares
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from treadle.engine.load import LoadReport
     from treadle.engine.statistics import EngineStats
     from treadle.server.hub import ModelHub
+    from treadle.server.machine_watch import MachineWatch
 
 __all__ = ["EngineCollector"]
 
@@ -89,8 +90,11 @@ _OWN_FIGURES = (
     _Figure(
         CounterMetricFamily,
         "treadle:weight_bytes_read",
-        "Bytes of weights that the steps read; its rate over the memory's bandwidth is the share in use.",
+        "Bytes of weights that the steps read.",
         lambda s, r: s.steps.num_steps * r.decode_bytes,
+    ),
+    _Figure(
+        CounterMetricFamily, "treadle:kv_bytes_read", "Bytes of KV blocks besides.", lambda s, _: s.steps.kv_bytes_read
     ),
     _Figure(CounterMetricFamily, "treadle:steps", "Steps of the engine.", lambda s, _: s.steps.num_steps),
     _Figure(
@@ -108,8 +112,9 @@ _OWN_FIGURES = (
 class EngineCollector(Collector):
     """Asks every model of a hub that computes here how it is doing."""
 
-    def __init__(self, hub: ModelHub, prefix: str) -> None:
+    def __init__(self, hub: ModelHub, machine: MachineWatch, prefix: str) -> None:
         self._hub = hub
+        self._machine = machine
         self._figures = (*_common_figures(prefix), *_OWN_FIGURES)
 
     def describe(self) -> Iterator[Metric]:
@@ -131,9 +136,25 @@ class EngineCollector(Collector):
             for tier, num_blocks in _cached_blocks(stats).items():
                 cached.add_metric([name, tier], num_blocks * KV_BLOCK_TOKENS)
         yield cached
-        yield GaugeMetricFamily(
-            "treadle:resident_memory_bytes", "Memory of the whole process.", value=resident_memory_bytes()
+        yield from self._shares((name, stats) for name, stats, _ in found)
+
+    def _shares(self, found: Iterable[tuple[str, EngineStats]]) -> Iterator[Metric]:
+        bandwidth = GaugeMetricFamily(
+            "treadle:bandwidth_share",
+            "Of the memory's bandwidth at best, what steps of answers read while they computed; 0 to 1, ten seconds.",
+            labels=["model_name"],
         )
+        int8 = GaugeMetricFamily(
+            "treadle:int8_share",
+            "Of the int8 operations at best, what steps with prompts did while they computed; 0 to 1, ten seconds.",
+            labels=["model_name"],
+        )
+        for name, stats in found:
+            shares = Shares(self._machine.speed, stats)
+            for family, share in ((bandwidth, shares.bandwidth), (int8, shares.int8)):
+                if share is not None:
+                    family.add_metric([name], share)
+        yield from (bandwidth, int8)
 
 
 def _measured(hub: ModelHub) -> Iterator[tuple[str, EngineStats, LoadReport]]:

@@ -48,9 +48,15 @@ class Limits:
         self._wait_seconds = 1.0
         self._idle = asyncio.Event()
         self._idle.set()
+        self._idle_since = clock()
         self.num_requests = 0
         self.num_queued = 0
         self.is_draining = False
+
+    @property
+    def idle_seconds(self) -> float:
+        """Return for how long nothing has run, 0 while something does."""
+        return 0.0 if self.num_requests else self._clock() - self._idle_since
 
     def admit(self, key_index: int) -> Ticket:
         """Take a request in, as one that waits; leave its ticket with ``with`` when it ends.
@@ -109,6 +115,7 @@ class Limits:
         self.num_queued -= was_waiting
         self.num_requests -= 1
         if self.num_requests == 0:
+            self._idle_since = self._clock()
             self._idle.set()
 
 

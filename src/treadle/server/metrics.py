@@ -11,10 +11,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import generate_latest
 
 from treadle.server.engine_metrics import EngineCollector
+from treadle.server.machine_metrics import MachineCollector
 
 if TYPE_CHECKING:
     from treadle.server.hub import ModelHub
     from treadle.server.limits import Limits
+    from treadle.server.machine_watch import MachineWatch
     from treadle.server.record import RequestRecord
 
 __all__ = ["Metrics", "ModelMetrics"]
@@ -42,10 +44,11 @@ class Metrics:
     Args:
         hub: The models.
         limits: The requests in the server.
+        machine: What the machine could do.
         prefix: What stands before the colon in the names that are not ours alone.
     """
 
-    def __init__(self, hub: ModelHub, limits: Limits, *, prefix: str) -> None:
+    def __init__(self, hub: ModelHub, limits: Limits, machine: MachineWatch, *, prefix: str) -> None:
         self._registry = CollectorRegistry()
         self._families = _Families(self._registry, prefix)
         self._models = {name: ModelMetrics(self._families, name) for name in hub.models}
@@ -59,7 +62,8 @@ class Metrics:
         in_server.set_function(lambda: limits.num_requests)
         queued = Gauge("treadle:http_requests_queued", "Of these, without a first token.", registry=self._registry)
         queued.set_function(lambda: limits.num_queued)
-        self._registry.register(EngineCollector(hub, prefix))
+        self._registry.register(EngineCollector(hub, machine, prefix))
+        self._registry.register(MachineCollector(machine))
 
     def of_model(self, name: str) -> ModelMetrics:
         """Return where to count what happens with a model of the hub."""

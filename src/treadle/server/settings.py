@@ -54,6 +54,8 @@ class ServerSettings:
     max_stored_bytes: int = 64 << 20
     # metrics.py
     metric_prefix: str = "vllm"
+    # machine_watch.py
+    measures_machine: bool = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:

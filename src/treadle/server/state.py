@@ -12,6 +12,7 @@ from fastapi import Request
 
 from treadle.server.hub import ModelHub
 from treadle.server.limits import Limits
+from treadle.server.machine_watch import MachineWatch
 from treadle.server.metrics import Metrics
 from treadle.server.response_store import ResponseStore
 from treadle.server.settings import ServerSettings
@@ -21,13 +22,14 @@ __all__ = ["ServerState", "state_of"]
 
 @dataclass(frozen=True)
 class ServerState:
-    """The models and settings of one server, its stored responses, what runs in it and what it has done."""
+    """The models and settings of one server, its stored responses, what runs in it, what it has done and where."""
 
     hub: ModelHub
     settings: ServerSettings
     responses: ResponseStore
     limits: Limits
     metrics: Metrics
+    machine: MachineWatch
 
 
 def state_of(request: Request) -> ServerState:

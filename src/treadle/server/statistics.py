@@ -9,51 +9,62 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.engine.kv_type import KV_BLOCK_TOKENS
 from treadle.hardware.memory import resident_memory_bytes
+from treadle.server.machine_watch import Shares
 
 if TYPE_CHECKING:
     from treadle.engine.contract import AsyncEngine
     from treadle.engine.load import LoadReport
     from treadle.engine.statistics import EngineStats
+    from treadle.hardware.machine_speed import MachineSpeed
     from treadle.server.hub import ModelHub, ServedModel
+    from treadle.server.machine_watch import MachineWatch
 
 __all__ = ["server_statistics"]
 
 
-def server_statistics(hub: ModelHub) -> dict[str, Any]:
-    """Return how the server and its models are doing; sizes in bytes, rates of the last ten seconds."""
+def server_statistics(hub: ModelHub, machine: MachineWatch) -> dict[str, Any]:
+    """Return how the server and its models are doing; sizes in bytes, rates and shares of the last ten seconds.
+
+    What is not known is null: all limits until they could be measured.
+    """
+    speed = machine.speed
     return {
         "resident_bytes": resident_memory_bytes(),
-        "models": [_model_facts(model) for model in hub.models.values()],
+        "limits": {
+            "read_bytes_per_second": None if speed is None else speed.read_bytes_per_second,
+            "int8_ops_per_second": None if speed is None else speed.int8_ops_per_second or None,
+        },
+        "models": [_model_facts(model, speed) for model in hub.models.values()],
     }
 
 
-def _model_facts(model: ServedModel) -> dict[str, Any]:
+def _model_facts(model: ServedModel, speed: MachineSpeed | None) -> dict[str, Any]:
     facts: dict[str, Any] = {"name": model.name, "is_loaded": model.engine is not None}
     if model.engine is not None:
         facts["context"] = model.engine.context
-        facts |= _engine_facts(model.engine)
+        facts |= _engine_facts(model.engine, speed)
     return {**facts, "requests": model.recent.as_json()}
 
 
-def _engine_facts(engine: AsyncEngine) -> dict[str, Any]:
+def _engine_facts(engine: AsyncEngine, speed: MachineSpeed | None) -> dict[str, Any]:
     """Return what is known of an engine in this process; of one elsewhere it is nothing."""
     report, stats = engine.report, engine.stats()
-    return {} if report is None or stats is None else _local_facts(report, stats)
+    return {} if report is None or stats is None else _local_facts(report, stats, speed)
 
 
-def _local_facts(report: LoadReport, stats: EngineStats) -> dict[str, Any]:
+def _local_facts(report: LoadReport, stats: EngineStats, speed: MachineSpeed | None) -> dict[str, Any]:
     scheduler, steps, plan = stats.scheduler, stats.steps, report.memory_plan
+    shares = Shares(speed, stats)
     return {
         "running": scheduler.num_running,
         "waiting": scheduler.num_waiting,
         "tokens_per_second": {"prompt": steps.prompt_rate, "answer": steps.answer_rate},
         "tokens": {"prompt": scheduler.num_prompt_tokens_computed, "answer": scheduler.num_answer_tokens_computed},
-        # What one step reads of the weights, whatever it computes.
-        "steps": {
-            "count": steps.num_steps,
-            "seconds": steps.step_seconds,
-            "read_bytes": steps.num_steps * report.decode_bytes,
-        },
+        # What steps of answers read while they computed, and what steps with prompts did.
+        "decode_read_bytes_per_second": steps.decode_read_rate,
+        "prompt_int8_ops_per_second": steps.prompt_int8_rate,
+        "shares": {"bandwidth": shares.bandwidth, "int8": shares.int8},
+        "steps": {"count": steps.num_steps, "seconds": steps.step_seconds},
         "cache": _cache_facts(stats),
         "kv_blocks": {
             "total": scheduler.num_blocks,

@@ -9,16 +9,19 @@ const [WIDTH, HEIGHT] = [120, 32];
 const byId = (id) => document.getElementById(id);
 let previous = null;
 let rates = [];
+let limits = null;
 
 /** Shows one look at the server; `stats` is what /stats gave, `name` the model's. */
 export function showEngine(stats, name) {
   const model = stats.models.find((each) => each.name === name);
   if (!model) return;
+  limits = stats.limits;
   byId("resident").textContent = stats.resident_bytes ? bytes(stats.resident_bytes) : "–";
   showRequests(model.requests);
   showSpeed(model);
-  if (!model.is_loaded) {
-    for (const id of ["queue", "weights", "context", "threads"]) byId(id).textContent = "not loaded";
+  if (!model.threads) {
+    const place = model.is_loaded ? "elsewhere" : "not loaded";
+    for (const id of ["queue", "weights", "context", "threads"]) byId(id).textContent = place;
     return;
   }
   byId("queue").textContent = `${model.running} running, ${model.waiting} waiting`;
@@ -37,24 +40,32 @@ function showSpeed(model) {
   if (before?.name !== model.name) {
     rates = [];
     for (const id of ["answer-rate", "prompt-rate", "read-rate"]) byId(id).textContent = "–";
+    byId("answer-share").textContent = "";
   } else if (before.tokens && model.tokens && model.steps.count >= before.steps.count) {
     const span = (now - before.now) / 1000;
     const answered = (model.tokens.answer - before.tokens.answer) / span;
     rates.push(answered);
     byId("answer-rate").textContent = digits(Math.round(answered * 10) / 10);
-    byId("prompt-rate").textContent = `${digits(Math.round((model.tokens.prompt - before.tokens.prompt) / span))} tok/s`;
-    showReading(model.steps, before.steps);
+    const prompts = `${digits(Math.round((model.tokens.prompt - before.tokens.prompt) / span))} tok/s`;
+    byId("prompt-rate").textContent = prompts + (model.shares.int8 ? ` · ${ofLimit(model.shares.int8)}` : "");
+    showReading(model);
   }
   rates = rates.slice(-NUM_SAMPLES);
   drawSpark();
 }
 
-/** While steps ran only: the time in between says nothing about the memory. */
-function showReading(steps, before) {
-  const span = steps.seconds - before.seconds;
-  if (span <= 0) return;
-  const rate = (steps.read_bytes - before.read_bytes) / span;
+/** While answers were computed only, in the last ten seconds: the time in between says nothing about the memory. */
+function showReading(model) {
+  const rate = model.decode_read_bytes_per_second;
+  const share = byId("answer-share");
+  share.textContent = model.shares.bandwidth ? ofLimit(model.shares.bandwidth) : "";
+  if (!rate) return;
   byId("read-rate").textContent = `${bytes(rate)}/s`;
+  share.title = limits.read_bytes_per_second ? `memory read at best: ${bytes(limits.read_bytes_per_second)}/s` : "";
+}
+
+function ofLimit(share) {
+  return `${percent(share)} of the limit`;
 }
 
 function drawSpark() {

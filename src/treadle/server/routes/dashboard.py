@@ -63,7 +63,8 @@ async def asset(name: str) -> Response:
 @router.get("/stats", summary="Tell how the engine is doing")
 async def stats(request: Request) -> dict[str, Any]:
     """Return load, speed, cache hits, memory and recent requests of each model; no text of any request."""
-    return server_statistics(state_of(request).hub)
+    state = state_of(request)
+    return server_statistics(state.hub, state.machine)
 
 
 def _file(name: str) -> Response:

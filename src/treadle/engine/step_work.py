@@ -1,0 +1,79 @@
+"""What a step of a model reads from memory and computes in int8, from the shape of the model.
+
+Leaves to others: taking the time (``engine.statistics``) and what the machine could do (``hardware.machine_speed``).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from treadle.engine.kv_type import KV_BLOCK_TOKENS, kv_block_bytes
+
+if TYPE_CHECKING:
+    from treadle.engine.plan import StepPlan
+    from treadle.models.gguf import ModelFile, TensorEntry
+
+__all__ = ["StepWork", "work_of"]
+
+_FLOAT_FORMATS = frozenset({"F16", "BF16", "F32", "F64"})
+_OPS_PER_WEIGHT = 2  # a multiplication and an addition
+
+
+@dataclass(frozen=True)
+class StepWork:
+    """What each part of a step costs; operations are multiplications and additions of int8 products.
+
+    Args:
+        weight_bytes: Read in every step, whatever it computes.
+        kv_token_bytes: Read for each token of context before and with one that is computed.
+        token_ops: Of the layers, for each token.
+        logit_ops: Of the output matrix, for each token that is sampled.
+    """
+
+    weight_bytes: int = 0
+    kv_token_bytes: int = 0
+    token_ops: int = 0
+    logit_ops: int = 0
+
+    def kv_bytes(self, plan: StepPlan) -> int:
+        """Return what a step reads of the KV blocks if each is read once; windowed attention reads less."""
+        return self.kv_token_bytes * sum([chunk.start + chunk.num_tokens for chunk in plan.chunks])
+
+    def int8_ops(self, plan: StepPlan) -> int:
+        """Return what a step multiplies and adds for its weights; attention computes with floats."""
+        num_sampled = sum([chunk.samples for chunk in plan.chunks])
+        return self.token_ops * plan.num_tokens + self.logit_ops * num_sampled
+
+
+def work_of(file: ModelFile, *, weight_bytes: int, kv_type: str) -> StepWork:
+    """Return what steps of the model in ``file`` cost; ``weight_bytes`` is what one reads of the weights."""
+    expert_share = _expert_share(file)
+    token_ops = 0
+    logit_ops = embedding_ops = 0
+    for tensor in file.tensors:
+        ops = _product_ops(tensor)
+        if tensor.name.startswith("blk."):
+            token_ops += int(ops * expert_share) if len(tensor.shape) == 3 else ops
+        elif tensor.name == "output.weight":
+            logit_ops = ops
+        elif tensor.name == "token_embd.weight":
+            embedding_ops = ops
+    return StepWork(
+        weight_bytes=weight_bytes,
+        kv_token_bytes=kv_block_bytes(file.hyperparameters, kv_type) // KV_BLOCK_TOKENS,
+        token_ops=token_ops,
+        logit_ops=logit_ops or embedding_ops,  # models without an output matrix use that of the embedding
+    )
+
+
+def _product_ops(tensor: TensorEntry) -> int:
+    is_matrix = len(tensor.shape) > 1 and tensor.format not in _FLOAT_FORMATS
+    return _OPS_PER_WEIGHT * math.prod(tensor.shape) if is_matrix else 0
+
+
+def _expert_share(file: ModelFile) -> float:
+    """Return which share of the experts of a layer computes a token, 1 for a model without."""
+    used, count = (file.metadata.get(f"{file.architecture}.expert_{name}") for name in ("used_count", "count"))
+    return used / count if isinstance(used, int) and isinstance(count, int) and 0 < used <= count else 1.0

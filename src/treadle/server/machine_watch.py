@@ -1,0 +1,112 @@
+"""Finds out what the machine could do, while nobody needs it, so that shares of that can be told.
+
+Leaves to others: measuring (``hardware.machine_speed``) and what was used (``EngineStats``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from treadle.errors import TreadleError
+from treadle.hardware.machine_speed import MachineSpeed, measure_speed
+
+if TYPE_CHECKING:
+    from treadle.engine.statistics import EngineStats
+    from treadle.server.hub import ModelHub
+    from treadle.server.limits import Limits
+
+__all__ = ["MachineWatch", "Measure", "Shares"]
+
+_log = logging.getLogger("treadle.server")
+_TICK_SECONDS = 1.0
+_FIRST_QUIET_SECONDS = 1.0
+_QUIET_SECONDS = 10.0
+_AGAIN_SECONDS = 900.0
+
+
+class Measure(Protocol):
+    """What ``hardware.machine_speed.measure_speed`` does."""
+
+    def __call__(self, cpus: Sequence[int], *, goes_on: Callable[[], bool]) -> MachineSpeed | None:
+        """Measure until ``goes_on`` says no."""
+
+
+class Shares:
+    """Which share of what the machine could do, 0 to 1, an engine used; None while that is not known."""
+
+    def __init__(self, speed: MachineSpeed | None, stats: EngineStats) -> None:
+        self.bandwidth = self.int8 = None
+        if speed is not None:
+            self.bandwidth = _share(stats.steps.decode_read_rate, speed.read_bytes_per_second)
+            self.int8 = _share(stats.steps.prompt_int8_rate, speed.int8_ops_per_second)
+
+
+class MachineWatch:
+    """Measures the machine when the server was idle for a while, a fraction of a second each quarter of an hour.
+
+    ``speed`` is the best that was ever measured, as disturbances only ever lower it.
+
+    Args:
+        hub: The models, whose threads the measurement imitates.
+        limits: Tells whether anything runs.
+        measure: Measures.
+        clock: A monotonic clock in seconds.
+    """
+
+    speed: MachineSpeed | None = None
+
+    def __init__(
+        self,
+        hub: ModelHub,
+        limits: Limits,
+        *,
+        measure: Measure = measure_speed,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._hub = hub
+        self._limits = limits
+        self._measure = measure
+        self._clock = clock
+        self._measured_at: float | None = None
+
+    async def run(self) -> None:
+        """Measure now and then until cancelled."""
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            await self.measure_if_idle()
+
+    async def measure_if_idle(self) -> None:
+        """Measure if it is time to and nothing runs; a request that comes meanwhile ends the measurement."""
+        first = self._measured_at is None
+        if self._limits.idle_seconds < (_FIRST_QUIET_SECONDS if first else _QUIET_SECONDS):
+            return
+        if self._measured_at is not None and self._clock() - self._measured_at < _AGAIN_SECONDS:
+            return
+        cpus = self._computing_cpus()
+        if cpus is None:
+            return
+        speed = None
+        try:
+            speed = await asyncio.to_thread(self._measure, cpus, goes_on=self._is_idle)
+        except TreadleError as error:  # nothing depends on it
+            _log.warning("the machine's limits could not be measured: %s", error)
+        if speed is not None:
+            self.speed = speed if self.speed is None else self.speed.best_of(speed)
+        if speed is not None or self._is_idle():
+            self._measured_at = self._clock()
+
+    def _computing_cpus(self) -> Sequence[int] | None:
+        """Return where the threads of a model in this process are, None if there is no such model."""
+        reports = [model.engine.report for model in self._hub.loaded if model.engine is not None]
+        return next((report.thread_plan.cpus for report in reports if report is not None), None)
+
+    def _is_idle(self) -> bool:
+        return self._limits.num_requests == 0 and not self._hub.is_closing
+
+
+def _share(rate: float, limit: float) -> float | None:
+    return rate / limit if limit > 0 else None
