@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fakes import FakeModelRunner, FakeTemplate, FakeTokenizer
+from treadle.engine.batching import Batching
 from treadle.engine.block_pool import BlockPool
 from treadle.engine.load import LoadedModel, LoadReport
 from treadle.engine.memory_plan import MemoryPlan
@@ -32,6 +33,7 @@ def loaded(runner: FakeModelRunner) -> LoadedModel:
         thread_plan=ThreadPlan([-1], "a test"),
         memory_plan=MemoryPlan(320, 11, 0, 0, 0, 0, "a test", "a test"),
         load_seconds=0.0,
+        batching=Batching(slowdown=None),  # steps must not depend on how long others took
     )
     fakes: Any = (FakeTokenizer(), FakeTemplate(), runner)
     return LoadedModel(*fakes, report)
