@@ -73,3 +73,77 @@ def test_a_variable_that_is_no_size_is_refused() -> None:
     with pytest.raises(UsageError, match="TREADLE_MEMORY: expected a size such as 6GiB or 800MB, found 'lots'"):
         Settings.from_environment({"TREADLE_MEMORY": "lots"})
     assert Settings.from_environment({"TREADLE_MEMORY": ""}).memory_bytes is None
+
+
+def test_settings_of_the_machine_are_read() -> None:
+    variables = {"TREADLE_THREADS": "3", "TREADLE_PROMPT_THREADS": "4", "TREADLE_PIN": "off", "TREADLE_NUMA": "node"}
+    variables |= {"TREADLE_HUGE_PAGES": "no", "TREADLE_ADAPT": "1", "TREADLE_MLOCK": "on", "TREADLE_CONTEXT": "4096"}
+    found = Settings.from_environment(variables, [])
+    assert (found.threads, found.prompt_threads, found.pin, found.numa) == (3, 4, False, "node")
+    assert (found.huge_pages, found.adapt, found.mlock, found.context) == (False, True, True, 4096)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("TREADLE_THREADS", "0", "expected a whole number above 0, found '0'"),
+        ("TREADLE_THREADS", "two", "expected a whole number above 0, found 'two'"),
+        ("TREADLE_PIN", "perhaps", "expected on or off, found 'perhaps'"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused_by_name(name: str, value: str, expected: str) -> None:
+    with pytest.raises(UsageError, match=f"{name}: {expected}"):
+        Settings.from_environment({name: value})
+
+
+def test_arguments_win_over_variables_over_the_folder_over_the_user(tmp_path: Path) -> None:
+    near, far = tmp_path / "near.toml", tmp_path / "far.toml"
+    near.write_text('threads = 2\nkv_type = "q8_0"\npin = false\n')
+    far.write_text('threads = 1\nmemory = "2GiB"\ncontext = 1024\n')
+    found = Settings.from_environment({"TREADLE_KV_TYPE": "f16"}, [near, tmp_path / "missing.toml", far])
+    found = found.override(context=512, memory=None)
+    assert (found.threads, found.kv_type, found.pin, found.memory_bytes, found.context) == (
+        2,
+        "f16",
+        False,
+        2 << 30,
+        512,
+    )
+    assert [found.why(name) for name in ("context", "kv_type", "threads")] == [
+        "as asked for",
+        "as TREADLE_KV_TYPE says",
+        f"as {near} says",
+    ]
+
+
+def test_the_settings_files_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(platformdirs, "user_config_path", lambda *_, **__: tmp_path / "user")
+    (tmp_path / "user").mkdir()
+    (tmp_path / "user/treadle.toml").write_text('threads = 7\nisa = "ref"\n')
+    (tmp_path / "treadle.toml").write_text("threads = 5\n")
+    found = Settings.from_environment({})
+    assert (found.threads, found.isa) == (5, "ref")
+    assert found.why("threads") == "as treadle.toml says"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("thread = 2", "does not know the key 'thread'\nhint: did you mean threads?"),
+        ("[server]\nport = 1", "does not know the key 'server'\nhint: it may hold adapt, context, "),
+        ("threads = true", "threads: expected a whole number above 0, found True"),
+        ("memory = 1.5", "memory: expected a size such as 6GiB or 800MB, found 1.5"),
+        ("isa = 5", "isa: expected text, found 5"),
+        ("pin = 2", "pin: expected on or off, found 2"),
+        ("threads 2\n", "line 1"),
+        ("isa = '\\xff", "cannot be read"),
+    ],
+)
+def test_a_settings_file_with_anything_strange_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "treadle.toml"
+    path.write_bytes(text.replace("\\xff", "\xff").encode("latin-1"))
+    with pytest.raises(UsageError) as caught:
+        Settings.from_environment({}, [path])
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)

@@ -231,6 +231,8 @@ void bind_runtime(nb::module_& m) {
         .def("timings", &Runtime::timings, nb::call_guard<nb::gil_scoped_release>(),
              "What was timed since set_timing(True) or set_cpus(); empty while off.")
         .def_prop_ro("num_threads", &Runtime::num_threads)
+        .def_prop_ro("num_present", &Runtime::num_present,
+                     "Of the threads, those that take part; others sit out while their CPUs are busy. Between steps.")
         .def_prop_ro("num_blocks", &Runtime::num_blocks)
         .def_prop_ro("max_batch_tokens", &Runtime::max_batch_tokens)
         .def("lock_memory", &Runtime::lock_memory,

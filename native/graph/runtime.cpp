@@ -62,7 +62,8 @@ void Runtime::Impl::carve_scratch() {
         worker_vocab_ = carver.take<float>(workers * config.vocab_size);
         return carver.used();
     };
-    scratch_ = PageBuffer(carve(nullptr), "scratch memory of a step");
+    const size_t needed = carve(nullptr);
+    if (needed > scratch_.num_bytes()) scratch_ = PageBuffer(needed, "scratch memory of a step");
     carve(scratch_.data());
 }
 
@@ -199,6 +200,7 @@ void Runtime::set_cpus(std::vector<int> cpus) { impl_->set_cpus(std::move(cpus))
 void Runtime::set_timing(bool on) { impl_->set_timing(on); }
 StepTimings Runtime::timings() const { return impl_->timings(); }
 int Runtime::num_threads() const { return impl_->pool().num_threads(); }
+int Runtime::num_present() const { return impl_->pool().num_present(); }
 int64_t Runtime::num_blocks() const { return impl_->kv().num_blocks(); }
 KvType Runtime::kv_type() const { return impl_->kv().type(); }
 size_t Runtime::kv_block_bytes() const { return impl_->kv().block_bytes(); }

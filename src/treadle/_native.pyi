@@ -211,6 +211,12 @@ class Runtime:
     def num_threads(self) -> int: ...
 
     @property
+    def num_present(self) -> int:
+        """
+        Of the threads, those that take part; others sit out while their CPUs are busy. Between steps.
+        """
+
+    @property
     def num_blocks(self) -> int: ...
 
     @property

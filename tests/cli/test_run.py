@@ -56,7 +56,7 @@ def test_verbose_says_what_was_chosen(smollm2_path: Path) -> None:
         "kernels: ref",
         "as asked for",
         "context: 512 tokens (as asked)",
-        "of 600 MB (the memory asked for)",
+        "memory: 600 MB (the memory asked for)",
         "loaded in",
         "% of it outside the core; ",
     ):

@@ -10,8 +10,10 @@ import pytest
 from fakes import FakeModelRunner, FakeTemplate, FakeTokenizer
 from treadle.engine.batching import Batching
 from treadle.engine.block_pool import BlockPool
+from treadle.engine.execution_plan import ExecutionPlan
 from treadle.engine.load import LoadedModel, LoadReport
 from treadle.engine.memory_plan import MemoryPlan
+from treadle.hardware.placement import Placement
 from treadle.hardware.plan import ThreadPlan
 
 
@@ -30,8 +32,16 @@ def loaded(runner: FakeModelRunner) -> LoadedModel:
         isa="none",
         weight_bytes=0,
         decode_bytes=0,
-        thread_plan=ThreadPlan([-1], "a test"),
-        memory_plan=MemoryPlan(320, 11, 0, 0, 0, 0, "a test", "a test"),
+        plan=ExecutionPlan(
+            threads=ThreadPlan([-1], "a test"),
+            prompt_threads=ThreadPlan([-1], "a test"),
+            placement=Placement("default", (), None, "a test"),
+            memory=MemoryPlan(320, 11, 0, 0, 0, 0, "a test", "a test"),
+            huge_pages=True,
+            adapts=False,
+            locks_memory=False,
+            reasons={},
+        ),
         load_seconds=0.0,
         batching=Batching(slowdown=None),  # steps must not depend on how long others took
     )

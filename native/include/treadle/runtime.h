@@ -84,6 +84,7 @@ class Runtime {
     StepTimings timings() const;
 
     int num_threads() const;
+    int num_present() const;  // of them, those that do not sit out
     int64_t num_blocks() const;
     int64_t max_batch_tokens() const;
     const Model& model() const;

@@ -59,18 +59,15 @@ def _find_model(model: str) -> Path:
 
 
 def _describe(report: LoadReport) -> None:
-    memory, threads = report.memory_plan, report.thread_plan
+    memory = report.memory_plan
     console.detail(f"model: {report.name} ({report.architecture}), {report.path}")
     console.detail(f"kernels: {report.isa}")
-    console.detail(threads.reason)
-    console.detail(
-        f"context: {memory.context} tokens ({memory.reason}), {memory.num_blocks} {memory.kv_type} KV blocks"
-    )
+    for name, value, reason in report.plan.choices():
+        console.detail(f"{name}: {value} ({reason})")
     console.detail(
         f"memory: weights {report.weight_bytes / 1e6:.0f} MB, KV up to {memory.kv_bytes / 1e6:.0f} MB, "
         f"scratch up to {memory.scratch_bytes / 1e6:.0f} MB, "
-        f"caches up to {(memory.ram_cache_bytes + memory.disk_buffer_bytes) / 1e6:.0f} MB, "
-        f"of {memory.available_bytes / 1e6:.0f} MB ({memory.available_reason})"
+        f"caches up to {(memory.ram_cache_bytes + memory.disk_buffer_bytes) / 1e6:.0f} MB"
     )
     console.detail(f"prompts on disk: up to {report.disk_cache_bytes / 1e6:.0f} MB for all models")
     console.detail(f"loaded in {report.load_seconds:.2f} s")

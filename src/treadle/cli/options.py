@@ -13,14 +13,19 @@ from treadle.cli.console import console
 
 __all__ = [
     "DEFAULT_MODEL",
+    "Adapt",
     "Context",
     "DiskCache",
+    "HugePages",
     "KvType",
     "MaxTokens",
     "Memory",
     "MinP",
     "Mlock",
     "Model",
+    "Numa",
+    "Pin",
+    "PromptThreads",
     "Quiet",
     "RamCache",
     "RepetitionPenalty",
@@ -51,6 +56,10 @@ def _sampling(*names: str, help: str) -> Any:
     return typer.Option(*names, help=help, rich_help_panel="Sampling")
 
 
+def _machine(*names: str, help: str) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel="Machine")
+
+
 Model = Annotated[str, typer.Option("--model", "-m", help="Name, hf:org/repo[:quant], URL, or path of a .gguf file.")]
 System = Annotated[str | None, typer.Option("--system", "-s", help="System message that opens the conversation.")]
 Context = Annotated[
@@ -74,7 +83,25 @@ KvType = Annotated[
 Threads = Annotated[
     int | None, typer.Option("--threads", "-t", help="Threads that compute; by default the usable physical cores.")
 ]
-Mlock = Annotated[bool, typer.Option("--mlock", help="Keep the model out of swap.")]
+PromptThreads = Annotated[
+    int | None, _machine("--prompt-threads", help="Threads that read prompts; by default as many.")
+]
+Pin = Annotated[
+    bool | None,
+    _machine("--pin/--no-pin", help="Keep threads on their CPUs; by default if they fill the usable cores."),
+]
+Numa = Annotated[
+    str | None,
+    _machine("--numa", help="Where memory comes from if there are several nodes: auto, node, interleave or default."),
+]
+HugePages = Annotated[
+    bool | None, _machine("--huge-pages/--no-huge-pages", help="Ask for huge pages; done by default.")
+]
+Adapt = Annotated[
+    bool | None,
+    _machine("--adapt/--no-adapt", help="Run fewer threads while others take the CPUs; done by default."),
+]
+Mlock = Annotated[bool | None, typer.Option("--mlock/--no-mlock", help="Keep the model out of swap; not by default.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", callback=_set_quiet, help="Print the answer and errors only.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", callback=_set_verbose, help="Say what is chosen and why.")]
 

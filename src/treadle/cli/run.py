@@ -54,7 +54,12 @@ def run(
     disk_cache: options.DiskCache = None,
     kv_type: options.KvType = None,
     threads: options.Threads = None,
-    mlock: options.Mlock = False,
+    prompt_threads: options.PromptThreads = None,
+    pin: options.Pin = None,
+    numa: options.Numa = None,
+    huge_pages: options.HugePages = None,
+    adapt: options.Adapt = None,
+    mlock: options.Mlock = None,
     quiet: options.Quiet = False,  # noqa: ARG001  its callback has told the console
     verbose: options.Verbose = False,  # noqa: ARG001
 ) -> None:
@@ -83,6 +88,11 @@ def run(
         disk_cache=disk_cache,
         kv_type=kv_type,
         threads=threads,
+        prompt_threads=prompt_threads,
+        pin=pin,
+        numa=numa,
+        huge_pages=huge_pages,
+        adapt=adapt,
         mlock=mlock,
     ) as llm:
         request = _request(llm, text, system=system, is_raw=raw)

@@ -14,7 +14,7 @@ import typer
 
 from treadle.cli import options
 from treadle.cli.console import console
-from treadle.config import parse_bytes
+from treadle.config import Settings, parse_bytes
 from treadle.engine.batching import DEFAULT_SLOWDOWN
 from treadle.engine.memory_plan import MAX_NUM_REQUESTS
 from treadle.errors import UsageError
@@ -22,6 +22,7 @@ from treadle.errors import UsageError
 __all__ = ["register"]
 
 _KEY_VARIABLE = "TREADLE_API_KEY"
+_DISK_CACHE = "4GiB"
 _log = logging.getLogger("treadle.server")
 
 
@@ -92,13 +93,12 @@ def serve(
     memory: options.Memory = None,
     ram_cache: options.RamCache = None,
     disk_cache: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--disk-cache",
-            envvar="TREADLE_DISK_CACHE",
-            help="Disk for prompts computed before, kept over restarts; 0 for none.",
+            help=f"Disk for prompts computed before, kept over restarts; 0 for none, {_DISK_CACHE} by default.",
         ),
-    ] = "4GiB",
+    ] = None,
     kv_type: options.KvType = None,
     max_num_requests: Annotated[
         int, typer.Option("--max-num-requests", help="Most requests of a model that are computed together.")
@@ -111,7 +111,12 @@ def serve(
         ),
     ] = DEFAULT_SLOWDOWN,
     threads: options.Threads = None,
-    mlock: options.Mlock = False,
+    prompt_threads: options.PromptThreads = None,
+    pin: options.Pin = None,
+    numa: options.Numa = None,
+    huge_pages: options.HugePages = None,
+    adapt: options.Adapt = None,
+    mlock: options.Mlock = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -154,15 +159,25 @@ def serve(
             "context": context,
             "memory": memory,
             "ram_cache": ram_cache,
-            "disk_cache": disk_cache,
+            "disk_cache": disk_cache or _usual_disk_cache(),
             "kv_type": kv_type,
             "max_num_requests": max_num_requests,
             "slowdown": slowdown or None,
             "threads": threads,
+            "prompt_threads": prompt_threads,
+            "pin": pin,
+            "numa": numa,
+            "huge_pages": huge_pages,
+            "adapt": adapt,
             "mlock": mlock,
         },
         on_ready=_log.info if log_json else console.note,
     )
+
+
+def _usual_disk_cache() -> str | None:
+    """Return what a server takes where nobody says anything."""
+    return None if "disk_cache" in Settings.from_environment().sources else _DISK_CACHE
 
 
 def _sources(models: list[str]) -> dict[str, str]:

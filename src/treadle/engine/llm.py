@@ -12,18 +12,18 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from treadle.engine.answer import CompletionStream, Mailbox
-from treadle.engine.batching import DEFAULT_SLOWDOWN
 from treadle.engine.completion import Completion
 from treadle.engine.host import ModelHost, Service
 from treadle.engine.load import load_model
-from treadle.engine.memory_plan import MAX_NUM_REQUESTS
 from treadle.engine.prompt import EncodedPrompt, Messages, Prompt, PromptList, is_prompt
 from treadle.engine.sampling import SamplingParams
 from treadle.errors import CapacityError, UsageError
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from treadle.engine.guide import Constraint
-    from treadle.engine.load import LoadReport
+    from treadle.engine.load import LoadOptions, LoadReport
     from treadle.engine.request import Priority
     from treadle.engine.statistics import EngineStats
 
@@ -51,7 +51,12 @@ class LLM:
             ``TREADLE_RAM_CACHE``, or else none.
         disk_cache: Disk, in Treadle's folder and for all models together, that keeps KV blocks of prompts also beyond
             the end of this process; by default ``TREADLE_DISK_CACHE``, or else none.
-        threads: Threads that compute; by default the physical cores this process may use.
+        threads: Threads that compute; by default the physical cores this process may use, see ``treadle plan``.
+        prompt_threads: Threads that read prompts; by default as many.
+        pin: Whether threads stay on their CPUs; by default if they fill the usable cores.
+        numa: Where memory comes from on machines with several nodes: "node", "interleave", "default", or "auto".
+        huge_pages: Whether memory asks for huge pages; by default it does.
+        adapt: Whether fewer threads run while a CPU quota or other programs take their CPUs; by default they do.
         mlock: Keep the model out of swap; warns (``RuntimeWarning``) and goes on where the system forbids it.
         isa: Name of the kernels to use ("ref", "avx2", ...); by default the best this CPU runs, or ``TREADLE_ISA``.
         kv_type: How keys and values of the context are kept: "f16", or "q8_0", which takes about half the memory and
@@ -61,6 +66,9 @@ class LLM:
             them; ``None`` fills every step, which is best for throughput.
         progress: Called while the weights load with the bytes done and the bytes in all.
 
+    What is not given is read from ``TREADLE_*`` variables, then from ``treadle.toml`` in the current folder and in the
+    user's configuration folder.
+
     Raises:
         UsageError: There is no such model or file, or a setting is out of range.
         DownloadError: The model could not be fetched.
@@ -68,37 +76,8 @@ class LLM:
         CapacityError: Weights or context do not fit in memory; says the largest context that does.
     """
 
-    def __init__(
-        self,
-        model: str | Path,
-        *,
-        context: int | None = None,
-        memory: int | str | None = None,
-        ram_cache: int | str | None = None,
-        disk_cache: int | str | None = None,
-        threads: int | None = None,
-        mlock: bool = False,
-        isa: str | None = None,
-        kv_type: str | None = None,
-        max_num_requests: int = MAX_NUM_REQUESTS,
-        slowdown: float | None = DEFAULT_SLOWDOWN,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> None:
-        loaded = load_model(
-            model,
-            context=context,
-            memory=memory,
-            ram_cache=ram_cache,
-            disk_cache=disk_cache,
-            threads=threads,
-            mlock=mlock,
-            isa=isa,
-            kv_type=kv_type,
-            max_num_requests=max_num_requests,
-            slowdown=slowdown,
-            progress=progress,
-        )
-        self._host = ModelHost(loaded)
+    def __init__(self, model: str | Path, **options: Unpack[LoadOptions]) -> None:
+        self._host = ModelHost(load_model(model, **options))
 
     @property
     def report(self) -> LoadReport:

@@ -6,48 +6,65 @@ Leaves to others: finding and fetching files (``models.store``) and serving requ
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import threading
 import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
-from treadle.config import Settings, parse_bytes
+from treadle.config import Settings
 from treadle.engine.batching import DEFAULT_SLOWDOWN, Batching
+from treadle.engine.execution_plan import ExecutionPlan, MachineView, plan_execution
 from treadle.engine.file_digest import FileStamp, stamp_files
-from treadle.engine.kv_type import DEFAULT_KV_TYPE
-from treadle.engine.memory_plan import KV_BLOCK_TOKENS, MAX_BATCH_TOKENS, MAX_NUM_REQUESTS, MemoryPlan, plan_memory
+from treadle.engine.memory_plan import KV_BLOCK_TOKENS, MAX_BATCH_TOKENS, MAX_NUM_REQUESTS, MemoryPlan
 from treadle.engine.open_store import open_block_store
 from treadle.engine.runner import CORE_PATH, NativeRunner
 from treadle.engine.step_work import StepWork, work_of
-from treadle.hardware.memory import memlock_limit_bytes, memory_budget
-from treadle.hardware.plan import ThreadPlan, plan_threads
+from treadle.hardware.limits import cpu_quota
+from treadle.hardware.memory import memlock_limit_bytes, memory_budget, read_huge_pages, set_huge_pages
+from treadle.hardware.plan import ThreadPlan
+from treadle.hardware.topology import read_topology
 from treadle.models.gguf import ModelFile
 from treadle.models.store import resolve_model
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from treadle.engine.block_store import TieredStore
     from treadle.models.chat_template import ChatTemplate
     from treadle.models.tokenizer import Tokenizer
 
-__all__ = ["LoadOptions", "LoadReport", "LoadedModel", "load_model"]
+__all__ = ["LoadOptions", "LoadReport", "LoadedModel", "PlanOptions", "load_model", "plan_model"]
+
+_log = logging.getLogger("treadle.engine")
 
 
-class LoadOptions(TypedDict, total=False):
-    """How to load a model: the arguments that ``LLM`` explains."""
+class PlanOptions(TypedDict, total=False):
+    """How a model is to run: the arguments that ``LLM`` explains."""
 
     context: int | None
     memory: int | str | None
     ram_cache: int | str | None
     disk_cache: int | str | None
-    threads: int | None
-    mlock: bool
-    isa: str | None
     kv_type: str | None
+    isa: str | None
+    threads: int | None
+    prompt_threads: int | None
+    pin: bool | None
+    numa: str | None
+    huge_pages: bool | None
+    adapt: bool | None
+    mlock: bool | None
+
+
+class LoadOptions(PlanOptions, total=False):
+    """How to load a model: the arguments that ``LLM`` explains."""
+
     max_num_requests: int
     slowdown: float | None
     progress: Callable[[int, int], None] | None
@@ -67,12 +84,21 @@ class LoadReport:
     isa: str
     weight_bytes: int
     decode_bytes: int
-    thread_plan: ThreadPlan
-    memory_plan: MemoryPlan
+    plan: ExecutionPlan
     load_seconds: float
     disk_cache_bytes: int = 0
     batching: Batching = field(default_factory=Batching)
     work: StepWork = field(default_factory=StepWork)
+
+    @property
+    def thread_plan(self) -> ThreadPlan:
+        """Return the threads that compute."""
+        return self.plan.threads
+
+    @property
+    def memory_plan(self) -> MemoryPlan:
+        """Return how the memory is divided."""
+        return self.plan.memory
 
 
 @dataclass(frozen=True)
@@ -89,41 +115,21 @@ class LoadedModel:
 def load_model(
     model: str | Path,
     *,
-    context: int | None = None,
-    memory: int | str | None = None,
-    ram_cache: int | str | None = None,
-    disk_cache: int | str | None = None,
-    threads: int | None = None,
-    mlock: bool = False,
-    isa: str | None = None,
-    kv_type: str | None = None,
     max_num_requests: int = MAX_NUM_REQUESTS,
     slowdown: float | None = DEFAULT_SLOWDOWN,
     progress: Callable[[int, int], None] | None = None,
+    **options: Unpack[PlanOptions],
 ) -> LoadedModel:
     """Load a model; the arguments are those of ``LLM``."""
     started = time.perf_counter()
     batching = Batching(max_num_requests, slowdown)
-    settings = _settings(memory=memory, ram_cache=ram_cache, disk_cache=disk_cache)
+    settings = _read_settings(options)
     file = ModelFile.open(resolve_model(model))
     stamp = _stamp(file)
-    thread_plan = plan_threads(threads)
-    memory_plan = plan_memory(
-        file.name,
-        file.hyperparameters,
-        file_bytes=file.file_bytes,
-        budget=memory_budget(),
-        memory_bytes=settings.memory_bytes,
-        ram_cache_bytes=settings.ram_cache_bytes,
-        has_disk_cache=settings.disk_cache_bytes > 0,
-        context=context,
-        kv_type=settings.kv_type or DEFAULT_KV_TYPE if kv_type is None else kv_type,
-        max_num_requests=batching.max_num_requests,
-    )
-    isa = settings.isa if isa is None else isa
-    tokenizer, template, runner = _load_parts(file, isa, thread_plan.cpus, memory_plan, progress)
-    if mlock:
-        _lock_memory(runner, memory_plan)
+    plan = plan_execution(file, settings, _view_machine(), max_num_requests=batching.max_num_requests)
+    tokenizer, template, runner = _load_parts(file, settings.isa, plan, progress)
+    if plan.locks_memory:
+        _lock_memory(runner, plan.memory)
     block_store = open_block_store(
         runner.block_memory,
         name=file.name,
@@ -132,9 +138,9 @@ def load_model(
         core=CORE_PATH,
         block_tokens=KV_BLOCK_TOKENS,
         home=settings.home,
-        ram_bytes=memory_plan.ram_cache_bytes,
+        ram_bytes=plan.memory.ram_cache_bytes,
         disk_bytes=settings.disk_cache_bytes,
-        buffer_bytes=memory_plan.disk_buffer_bytes,
+        buffer_bytes=plan.memory.disk_buffer_bytes,
     )
     report = LoadReport(
         path=file.path,
@@ -143,22 +149,31 @@ def load_model(
         isa=runner.model.isa,
         weight_bytes=runner.model.weight_bytes,
         decode_bytes=runner.model.decode_bytes,
-        thread_plan=thread_plan,
-        memory_plan=memory_plan,
+        plan=plan,
         load_seconds=time.perf_counter() - started,
         disk_cache_bytes=settings.disk_cache_bytes,
         batching=batching,
-        work=work_of(file, weight_bytes=runner.model.decode_bytes, kv_type=memory_plan.kv_type),
+        work=work_of(file, weight_bytes=runner.model.decode_bytes, kv_type=plan.memory.kv_type),
     )
     return LoadedModel(tokenizer, template, runner, report, block_store)
 
 
-def _settings(**sizes: int | str | None) -> Settings:
-    """Return the settings of the environment, with the sizes that were given in the stead of theirs."""
-    given: dict[str, Any] = {
-        f"{name}_bytes": parse_bytes(name, size) for name, size in sizes.items() if size is not None
-    }
-    return replace(Settings.from_environment(), **given)
+def plan_model(model: str | Path, **options: Unpack[PlanOptions]) -> ExecutionPlan:
+    """Return how a model on this machine would run, without loading its weights; raises as ``LLM`` does."""
+    return plan_execution(ModelFile.open(resolve_model(model, pull=False)), _read_settings(options), _view_machine())
+
+
+def _read_settings(options: PlanOptions) -> Settings:
+    """Return the settings of the environment, with the options that were given in the stead of theirs."""
+    unknown = options.keys() - PlanOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"a model is loaded without the argument {min(unknown)!r}")
+    return Settings.from_environment().override(**options)
+
+
+def _view_machine() -> MachineView:
+    """Return what of this machine a plan depends on, as it is now."""
+    return MachineView(read_topology(), cpu_quota(Path("/")), memory_budget(), read_huge_pages())
 
 
 def _stamp(file: ModelFile) -> FileStamp | None:
@@ -169,7 +184,7 @@ def _stamp(file: ModelFile) -> FileStamp | None:
 
 
 def _load_parts(
-    file: ModelFile, isa: str, cpus: list[int], plan: MemoryPlan, progress: Callable[[int, int], None] | None
+    file: ModelFile, isa: str, plan: ExecutionPlan, progress: Callable[[int, int], None] | None
 ) -> tuple[Tokenizer, ChatTemplate | None, NativeRunner]:
     """Build the tokenizer while the native side packs weights, which it does without the interpreter's lock."""
     is_abandoned = threading.Event()
@@ -180,23 +195,36 @@ def _load_parts(
         if progress is not None:
             progress(done_bytes, total_bytes)
 
+    set_huge_pages(plan.huge_pages)
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="treadle-load") as executor:
         try:
-            loading = executor.submit(
-                NativeRunner.load,
-                file,
-                isa=isa,
-                cpus=cpus,
-                num_blocks=plan.num_blocks,
-                kv_type=plan.kv_type,
-                max_batch_tokens=MAX_BATCH_TOKENS,
-                progress=report,
-            )
+            loading = executor.submit(_load_runner, file, isa, plan, report)
             tokenizer, template = _read_text_parts(file)
             return tokenizer, template, loading.result()
         except BaseException:
             is_abandoned.set()
             raise
+
+
+def _load_runner(file: ModelFile, isa: str, plan: ExecutionPlan, progress: Callable[[int, int], None]) -> NativeRunner:
+    with plan.placement.applied() as problem:
+        if problem is not None:
+            _log.warning(
+                "memory is not placed on nodes %s: %s; a container needs the capability SYS_NICE for it",
+                " ".join(map(str, plan.placement.nodes)),
+                problem,
+            )
+        return NativeRunner.load(
+            file,
+            isa=isa,
+            cpus=plan.threads.cpus,
+            prompt_cpus=plan.prompt_threads.cpus,
+            home_cpus=plan.placement.cpus,
+            num_blocks=plan.memory.num_blocks,
+            kv_type=plan.memory.kv_type,
+            max_batch_tokens=MAX_BATCH_TOKENS,
+            progress=progress,
+        )
 
 
 def _read_text_parts(file: ModelFile) -> tuple[Tokenizer, ChatTemplate | None]:

@@ -5,7 +5,9 @@ Leaves to others: which tokens a step computes (the scheduler) and what samples 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -26,14 +28,41 @@ __all__ = ["CORE_PATH", "NativeRunner"]
 
 CORE_PATH = Path(_native.__file__)
 
+# Up to so many tokens of prompts a step is bound by memory, as one of answers is.
+_FEW_TOKENS = 16
+
 
 class NativeRunner:
     """A model in memory, the threads that compute it and the KV blocks it writes."""
 
     def __init__(
-        self, model: _native.Model, *, cpus: list[int], num_blocks: int, max_batch_tokens: int, kv_type: str
+        self,
+        model: _native.Model,
+        *,
+        cpus: list[int],
+        num_blocks: int,
+        max_batch_tokens: int,
+        kv_type: str = DEFAULT_KV_TYPE,
+        prompt_cpus: list[int] | None = None,
+        home_cpus: Collection[int] | None = None,
     ) -> None:
+        """Start the threads.
+
+        Args:
+            model: The weights.
+            cpus: Of each thread that computes answers the CPU it stays on, or -1.
+            num_blocks: How many KV blocks there are.
+            max_batch_tokens: Most tokens of a step.
+            kv_type: How KV blocks are kept.
+            prompt_cpus: The same for steps that read prompts; by default ``cpus``.
+            home_cpus: CPUs that threads without a place of their own may use; None leaves it to the system.
+        """
         self.model = model
+        self._cpus, self._prompt_cpus = cpus, cpus if prompt_cpus is None else prompt_cpus
+        self._used_cpus = cpus
+        self._home_cpus = home_cpus
+        self._most_threads: int | None = None
+        self._num_threads = len(cpus)
         self._runtime = _native.Runtime(
             model, cpus=cpus, num_blocks=num_blocks, max_batch_tokens=max_batch_tokens, kv_type=kv_type
         )
@@ -48,11 +77,34 @@ class NativeRunner:
         num_blocks: int,
         max_batch_tokens: int,
         kv_type: str = DEFAULT_KV_TYPE,
+        prompt_cpus: list[int] | None = None,
+        home_cpus: Collection[int] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> NativeRunner:
         """Read the weights into the layout of the chosen kernels; ``progress`` hears bytes done and bytes in all."""
-        model = _native.Model.load(file.native, isa=isa, cpus=cpus, progress=progress)
-        return cls(model, cpus=cpus, num_blocks=num_blocks, max_batch_tokens=max_batch_tokens, kv_type=kv_type)
+        _stay_on(home_cpus)
+        return cls(
+            _native.Model.load(file.native, isa=isa, cpus=cpus, progress=progress),
+            cpus=cpus,
+            num_blocks=num_blocks,
+            max_batch_tokens=max_batch_tokens,
+            kv_type=kv_type,
+            prompt_cpus=prompt_cpus,
+            home_cpus=home_cpus,
+        )
+
+    @property
+    def num_threads(self) -> int:
+        """Return how many threads computed the latest step, without those that sat out."""
+        return self._num_threads
+
+    def set_threads(self, cpus: list[int], prompt_cpus: list[int] | None = None) -> None:
+        """Give the next steps other threads: of each the CPU it stays on, or -1. Not during a step."""
+        self._cpus, self._prompt_cpus = cpus, cpus if prompt_cpus is None else prompt_cpus
+
+    def limit_threads(self, most: int | None) -> None:
+        """Let the next steps use at most so many threads, unpinned if that is fewer; None lifts the limit."""
+        self._most_threads = most
 
     @property
     def block_memory(self) -> _native.Runtime:
@@ -96,6 +148,7 @@ class NativeRunner:
 
     def run(self, plan: StepPlan) -> StepResult:
         """Compute every chunk of ``plan`` in one native call, without the interpreter's lock."""
+        self._use_threads(self._prompt_cpus if plan.num_tokens - plan.num_decodes > _FEW_TOKENS else self._cpus)
         requests, starts, query_lens, is_sampled = zip(*plan.chunks, strict=True)
         token_ids: list[int] = []
         logit_rows = []
@@ -111,7 +164,25 @@ class NativeRunner:
             logit_rows=np.array(logit_rows, dtype=np.int32),
             samplers=[cast(_native.Sampler, request.sampler) for request in compress(requests, is_sampled)],
         )
+        self._num_threads = self._runtime.num_present
         return StepResult([Sample(s.token, s.bad_logits, s.logprob, tuple(s.top_logprobs)) for s in output.samples])
+
+    def _use_threads(self, cpus: list[int]) -> None:
+        if self._most_threads is not None and self._most_threads < len(cpus):
+            cpus = [-1] * self._most_threads
+        if self._home_cpus is not None:
+            _stay_on(self._home_cpus)  # workers are started by the thread that steps, and inherit where it may run
+            self._home_cpus = None
+        if cpus != self._used_cpus:
+            self._runtime.set_cpus(cpus)
+            self._used_cpus = cpus
+
+
+def _stay_on(cpus: Collection[int] | None) -> None:
+    """Keep the calling thread, and those it starts, on these CPUs as far as the system allows."""
+    if cpus is not None and hasattr(os, "sched_setaffinity"):
+        with suppress(OSError):
+            os.sched_setaffinity(0, cpus)
 
 
 def _block_tables(requests: Sequence[Request]) -> NDArray[np.int32]:

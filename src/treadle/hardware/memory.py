@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ __all__ = [
     "read_huge_pages",
     "read_swap",
     "resident_memory_bytes",
+    "set_huge_pages",
 ]
 
 # (limit, usage, reclaimable page cache in memory.stat) of version 2 and version 1
@@ -33,6 +35,8 @@ GROUP_FILES = (
     ("memory.high", "memory.current", ("inactive_file", "active_file")),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
 )
+
+_PR_SET_THP_DISABLE, _PR_GET_THP_DISABLE = 41, 42  # of prctl
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,14 @@ def read_huge_pages(root: Path = Path("/")) -> HugePages:
         read_integer(folder / "hpage_pmd_size"),
         reserved,
     )
+
+
+def set_huge_pages(on: bool) -> None:
+    """Let memory that this process touches from now on have huge pages or none; does nothing where there are none."""
+    if sys.platform.startswith("linux"):
+        library = ctypes.CDLL(None)
+        if library.prctl(_PR_GET_THP_DISABLE, 0, 0, 0, 0) == int(on):
+            library.prctl(_PR_SET_THP_DISABLE, int(not on), 0, 0, 0)
 
 
 def read_swap(root: Path = Path("/")) -> Swap:

@@ -10,9 +10,9 @@ from pathlib import Path
 from treadle.errors import UsageError
 from treadle.hardware.cores import Core
 from treadle.hardware.limits import CpuQuota, cpu_quota
-from treadle.hardware.topology import read_topology
+from treadle.hardware.topology import Topology, read_topology
 
-__all__ = ["MAX_THREADS", "UNPINNED", "ThreadPlan", "plan_threads"]
+__all__ = ["MAX_THREADS", "UNPINNED", "ThreadPlan", "assign_threads", "plan_threads"]
 
 MAX_THREADS = 1024
 UNPINNED = -1
@@ -34,6 +34,25 @@ class ThreadPlan:
 def plan_threads(
     explicit: int | None = None, root: Path = Path("/"), affinity: Collection[int] | None = None
 ) -> ThreadPlan:
+    """Plans the threads of this process from what the system says now; see ``assign_threads``.
+
+    Args:
+        explicit: The caller's number of threads.
+        root: The folder that holds ``proc`` and ``sys``.
+        affinity: CPUs to use instead of the mask of the calling thread.
+    """
+    return assign_threads(read_topology(root, affinity), cpu_quota(root), explicit)
+
+
+def assign_threads(
+    topology: Topology,
+    quota: CpuQuota | None,
+    explicit: int | None = None,
+    *,
+    why: str = "as asked for",
+    cpus: Collection[int] | None = None,
+    pin: bool | None = None,
+) -> ThreadPlan:
     """Plans one worker per usable physical core, or ``explicit`` workers.
 
     Usable are the physical cores in the affinity mask, without the efficiency cores of a processor with two kinds,
@@ -43,21 +62,27 @@ def plan_threads(
     picked "the first two cores" would fight over them while others idle.
 
     Args:
+        topology: The CPUs of the machine.
+        quota: The tightest CPU quota.
         explicit: The caller's number of threads, 1 to 1024; wins over everything measured.
-        root: The folder that holds ``proc`` and ``sys``.
-        affinity: CPUs to use instead of the mask of the calling thread.
+        why: Who set ``explicit``, in words.
+        cpus: Leave the cores alone that have none of these CPUs; None uses all.
+        pin: Whether to pin the workers; None decides as above.
+
+    Raises:
+        UsageError: ``explicit`` is out of range.
     """
     wanted = _checked(explicit)
-    topology = read_topology(root, affinity)
-    cores = list(topology.cores)
-    performance = list(topology.performance_cores)
-    quota = cpu_quota(root)
+    cores = [core for core in topology.cores if cpus is None or not frozenset(cpus).isdisjoint(core.cpus)]
+    performance = [core for core in cores if not core.is_efficiency] or cores
     usable = len(performance) if quota is None else min(len(performance), max(1, int(quota.num_cpus)))
-    cpus = _places(usable if wanted is None else wanted, performance, cores)
+    places = _places(usable if wanted is None else wanted, performance, cores, pin)
     basis = _describe(performance, len(cores) - len(performance), quota)
+    if len(cores) < len(topology.cores):
+        basis += f", {_counted(len(topology.cores) - len(cores), 'core')} on other memory nodes left out"
     if wanted is not None:
-        basis = f"as asked for{f', above the {usable} usable' if wanted > usable else ''} ({basis})"
-    return ThreadPlan(cpus, f"{_counted(len(cpus), 'thread')}: {basis}; {_describe_places(cpus)}")
+        basis = f"{why}{f', above the {usable} usable' if wanted > usable else ''} ({basis})"
+    return ThreadPlan(places, f"{_counted(len(places), 'thread')}: {basis}; {_describe_places(places)}")
 
 
 def _checked(explicit: int | None) -> int | None:
@@ -72,8 +97,8 @@ def _checked(explicit: int | None) -> int | None:
     return number
 
 
-def _places(num_threads: int, performance: list[Core], cores: list[Core]) -> list[int]:
-    if num_threads < len(performance):
+def _places(num_threads: int, performance: list[Core], cores: list[Core], pin: bool | None) -> list[int]:
+    if pin is False or (pin is None and num_threads < len(performance)):
         return [UNPINNED] * num_threads
     efficiency = [core for core in cores if core not in performance]
     first_threads = [core.cpus[0] for core in performance + efficiency]

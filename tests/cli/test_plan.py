@@ -1,0 +1,62 @@
+"""`treadle plan`: what it prints, as text and as JSON, and whose word wins."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from command import treadle
+from oracles.tiny_model import TinyModel
+
+
+@pytest.fixture(scope="module")
+def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return TinyModel().write(tmp_path_factory.mktemp("plan") / "tiny.gguf")
+
+
+def test_every_choice_is_a_line_with_its_reason(tiny_path: Path) -> None:
+    result = treadle("plan", tiny_path, "--threads", "1", TREADLE_KV_TYPE="q8_0")
+    assert (result.code, result.err) == (0, "")
+    lines = {line.split("  ")[0]: line for line in result.out.splitlines()}
+    assert list(lines) == [
+        "threads",
+        "prompt threads",
+        "pinning",
+        "memory nodes",
+        "memory",
+        "context",
+        "KV cache",
+        "KV type",
+        "huge pages",
+        "locked in RAM",
+        "adapting",
+    ]
+    assert "1 " in lines["threads"] and "as asked for (" in lines["threads"]
+    assert lines["KV type"].split() == ["KV", "type", "q8_0", "as", "TREADLE_KV_TYPE", "says"]
+
+
+def test_the_same_as_json(tiny_path: Path) -> None:
+    result = treadle("plan", tiny_path, "--json", "--no-adapt", "--context", "64")
+    plan = json.loads(result.out)
+    assert plan["adapt"] == {"on": False, "reason": "as asked for"}
+    assert plan["context"]["tokens"] == 64
+
+
+def test_a_model_that_does_not_fit_has_no_plan(tiny_path: Path) -> None:
+    result = treadle("plan", tiny_path, "--memory", "1MB")
+    assert result.code == 1
+    assert "needs" in result.err and result.out == ""
+
+
+def test_a_wrong_key_in_the_settings_file_is_an_error_everywhere(tiny_path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "treadle"
+    folder.mkdir()
+    (folder / "treadle.toml").write_text("thread = 2\n")
+    for command in (["plan", tiny_path], ["run", "the", "-m", tiny_path], ["list"]):
+        result = treadle(*command, XDG_CONFIG_HOME=str(tmp_path))
+        assert result.code == 1
+        assert (
+            f"{folder}/treadle.toml: Treadle does not know the key 'thread'\nhint: did you mean threads?" in result.err
+        )
