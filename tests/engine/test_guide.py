@@ -150,6 +150,19 @@ def test_forced_tokens_get_blocks_beside_other_requests() -> None:
     assert pool.num_used == 0
 
 
+def test_forced_tokens_that_were_known_are_no_part_of_the_prompt() -> None:
+    pool = BlockPool(10, 4)
+    engine = Engine(Scheduler(pool, context=24), FakeRunner(pool, lambda _: 7))
+    for _ in range(2):
+        request, _ = make_request(Script(*([token] for token in range(20, 30)), [7, 8]), max_tokens=12)
+        engine.submit(request)
+        while engine.has_work:
+            engine.step()
+    assert request.num_cached_tokens == 2
+    counters = engine.scheduler.counters()
+    assert (counters.num_pool_hit_tokens, counters.num_missed_tokens) == (2, 2)
+
+
 def test_one_token_is_left_to_sample_when_the_whole_answer_is_forced() -> None:
     request, sampler = make_request(Script([5], [6], [7], [8]), max_tokens=3)
     assert request.answer_ids == [5, 6]

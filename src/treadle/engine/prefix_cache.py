@@ -144,8 +144,7 @@ class PrefixCache:
         request.num_sealed = first
         request.num_computed = first * self.pool.block_tokens
         if request.times.started is None:
-            request.num_cached_tokens = request.num_computed
-            self.num_pool_tokens += request.num_computed
+            self.num_pool_tokens += request.count_cached(request.num_computed)
         for key in request.block_keys[first:]:
             self._makers.setdefault(key, request)
         if match.num_stored and self._store is not None:
@@ -233,6 +232,5 @@ class PrefixCache:
             num_tokens = num_blocks * self.pool.block_tokens
             request.num_computed += num_tokens
             if request.times.first_token is None:
-                request.num_cached_tokens += num_tokens
-                self.num_store_tokens += num_tokens
+                self.num_store_tokens += request.count_cached(num_tokens)
         self.pool.free(load.block_ids)

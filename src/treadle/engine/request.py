@@ -134,6 +134,12 @@ class Request:
         self.num_computed = self.num_sealed = 0
         return block_ids
 
+    def count_cached(self, num_tokens: int) -> int:
+        """Take note of tokens that were found; return how many are the prompt's and not forced upon the answer."""
+        num_tokens = min(num_tokens, len(self.prompt_ids) - self.num_cached_tokens)
+        self.num_cached_tokens += num_tokens
+        return num_tokens
+
     def begin(self) -> None:
         """Take the tokens that the guide forces before anything is sampled; to be called before the request runs.
 
