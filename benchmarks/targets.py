@@ -11,10 +11,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Protocol
 
-import httpx
+from http_client import HttpClient
 
 from treadle import AsyncLLM, SamplingParams
 
@@ -103,14 +104,15 @@ class HttpTarget:
         self.name = name
         self._url = url.rstrip("/")
         self._model = model
-        # A connection for each request: some servers close idle ones just when the next request is on its way.
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        self._client = httpx.AsyncClient(timeout=None, limits=limits, trust_env=False)
+
+    @property
+    def client(self) -> HttpClient:
+        return HttpClient(self._url)
 
     async def start(self) -> None:
         for _ in range(READY_SECONDS):
-            with contextlib.suppress(httpx.TransportError):
-                if (await self._client.get(f"{self._url}/health")).status_code == httpx.codes.OK:
+            with contextlib.suppress(OSError):
+                if (await self.client.get("/health")).status == HTTPStatus.OK:
                     return
             self.check_alive()
             await asyncio.sleep(1)
@@ -126,23 +128,11 @@ class HttpTarget:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        usage = Usage()
-        async with self._client.stream("POST", f"{self._url}/v1/chat/completions", json=body) as response:
-            if response.is_error:
-                raise RuntimeError(f"{response.status_code} {(await response.aread())[:500]!r}")
-            async for line in response.aiter_lines():
-                if not line.startswith("data: {"):
-                    continue
-                event = json.loads(line[6:])
-                if "error" in event:
-                    raise RuntimeError(str(event["error"]))
-                for choice in event["choices"]:
-                    if text := choice["delta"].get("content"):
-                        on_text(text)
-                if found := event.get("usage"):
-                    details = found.get("prompt_tokens_details") or {}
-                    usage = Usage(found["prompt_tokens"], details.get("cached_tokens") or 0)
-        return usage
+        reader = _EventReader(on_text)
+        reply = await self.client.post("/v1/chat/completions", body, reader.read)
+        if reply.status != HTTPStatus.OK or reader.error is not None:
+            raise RuntimeError(f"{reply.status} {reader.error or bytes(reply.body[:500])!r}")
+        return reader.usage
 
     def check_alive(self) -> None:
         """Raise if the server is known to be gone."""
@@ -153,10 +143,33 @@ class HttpTarget:
     resume = pause
 
     async def close(self) -> None:
-        await self._client.aclose()
+        """Do nothing: no connection outlives its request."""
 
     def facts(self) -> dict[str, Any]:
         return {"url": self._url}
+
+
+class _EventReader:
+    """Reads the events of one chat stream."""
+
+    def __init__(self, on_text: Callable[[str], None]) -> None:
+        self._on_text = on_text
+        self.usage = Usage()
+        self.error: str | None = None
+
+    def read(self, content: bytes) -> None:
+        if not content.startswith(b"{"):
+            return
+        event = json.loads(content)
+        if "error" in event:
+            self.error = str(event["error"])
+            return
+        for choice in event["choices"]:
+            if text := choice["delta"].get("content"):
+                self._on_text(text)
+        if found := event.get("usage"):
+            details = found.get("prompt_tokens_details") or {}
+            self.usage = Usage(found["prompt_tokens"], details.get("cached_tokens") or 0)
 
 
 class ServerProcess(HttpTarget):
@@ -240,7 +253,7 @@ def vllm_server(python: str, model: Path, port: int, threads: int, context: int)
     return ServerProcess("vllm", command, url=f"http://127.0.0.1:{port}", settings=settings)
 
 
-def treadle_server(model: Path, port: int, threads: int, context: int) -> ServerProcess:
+def treadle_server(model: Path, port: int, threads: int, context: int, *options: str) -> ServerProcess:
     command = [sys.executable, "-m", "treadle", "serve", f"default={model}", "--port", str(port)]
-    command += ["--threads", str(threads), "--context", str(context)]
+    command += ["--threads", str(threads), "--context", str(context), *options]
     return ServerProcess("treadle serve", command, url=f"http://127.0.0.1:{port}")
