@@ -7,7 +7,9 @@ import gc
 import random
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,9 +18,10 @@ from treadle.engine import async_llm as async_llm_module
 from treadle.engine.async_llm import AsyncCompletionStream, AsyncLLM
 from treadle.engine.completion import CompletionChunk
 from treadle.engine.contract import AsyncEngine
-from treadle.engine.courier import Courier
+from treadle.engine.courier import Courier, Inbox
 from treadle.engine.load import LoadedModel
 from treadle.engine.plan import Sample, StepPlan, StepResult
+from treadle.engine.request import TokenEvent
 from treadle.engine.sampling import SamplingParams
 from treadle.errors import CapacityError, ModelFileError, UsageError
 
@@ -113,6 +116,8 @@ def test_a_slow_reader_gets_what_came_meanwhile_in_one_chunk(loaded: LoadedModel
 
 
 def test_a_step_wakes_each_loop_once(monkeypatch: pytest.MonkeyPatch, loaded: LoadedModel) -> None:
+    monkeypatch.setattr(async_llm_module, "Courier", partial(Courier, pace_seconds=0))
+
     async def test(llm: AsyncLLM) -> None:
         loop = asyncio.get_running_loop()
         wake = loop.call_soon_threadsafe
@@ -331,4 +336,49 @@ def test_a_load_that_is_cancelled_stops(monkeypatch: pytest.MonkeyPatch, loaded:
 
 
 def test_a_courier_with_nothing_to_say_wakes_nobody() -> None:
-    Courier().deliver_all()
+    Courier().end_step()
+
+
+def event(*samples: int, known: int, finish_reason: Any = None) -> TokenEvent:
+    """An event of a request with a prompt of one token, ``known`` of its answer known with it."""
+    request = Mock(prompt_ids=[1], token_ids=[1] * (1 + known))
+    return TokenEvent(request, "", [Sample(sample) for sample in samples], finish_reason)
+
+
+def test_a_courier_holds_back_what_can_wait_for_a_moment_only() -> None:
+    now = 0.0
+
+    async def run() -> None:
+        nonlocal now
+        courier = Courier(pace_seconds=1, clock=lambda: now)
+        inbox = Inbox()
+        deliver = courier.route(inbox)
+
+        async def arrived() -> int:
+            courier.end_step()
+            await asyncio.sleep(0)
+            num_events = sum(len(events) for events in inbox._events.values())
+            inbox._events.clear()
+            return num_events
+
+        deliver(event(5, known=1))
+        assert await arrived() == 1  # the first of an answer
+        deliver(event(6, known=2))
+        assert await arrived() == 0
+        now = 0.9
+        deliver(event(7, known=3))
+        assert await arrived() == 0
+        now = 1.0
+        deliver(event(8, known=4))
+        assert await arrived() == 3
+        deliver(event(9, known=5))
+        assert await arrived() == 0
+        assert await arrived() == 1  # a step that said nothing: more may never come
+        deliver(event(10, known=6))
+        assert await arrived() == 0
+        deliver(event(11, known=7, finish_reason="stop"))
+        assert await arrived() == 2
+        deliver(event(12, 13, known=2))
+        assert await arrived() == 1  # another answer begins, with a token that was forced
+
+    asyncio.run(run())

@@ -147,6 +147,7 @@ def test_forced_tools(client: anthropic.Anthropic, choice: dict[str, Any], is_si
     assert whole.stop_reason == "tool_use" or not is_single
     # A reader that is slower than the model gets the call and the token that would end the answer at once.
     assert abs(whole.usage.output_tokens - streamed.usage.output_tokens) <= is_single
+    assert min(whole.usage.input_tokens, streamed.usage.input_tokens) >= 0
     assert [(block.name, block.input) for block in streamed.content if block.type == "tool_use"] == [
         (call.name, call.input) for call in calls
     ]

@@ -51,7 +51,7 @@ class AsyncLLM:
     def __init__(self, loaded: LoadedModel) -> None:
         courier = Courier()
         self._route = courier.route
-        self._host = ModelHost(loaded, after_step=courier.deliver_all)
+        self._host = ModelHost(loaded, after_step=courier.end_step)
 
     @classmethod
     async def load(cls, model: str | Path, **options: Unpack[LoadOptions]) -> AsyncLLM:

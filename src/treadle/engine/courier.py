@@ -6,6 +6,8 @@ Leaves to others: what the events mean (``Answer``) and when a step ends (``Engi
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections import defaultdict
 from collections.abc import Callable
 
@@ -45,14 +47,24 @@ class Inbox:
 
 
 class Courier:
-    """Gathers what a step has to say and wakes each event loop once for it.
+    """Gathers what steps have to say and wakes each event loop for it, sooner than any reader would miss it.
 
-    Waking a loop is a system call and a change of threads; once for every token, it would rival the step of a small
-    model. Everything here but ``route`` happens in the engine's thread.
+    Waking a loop, and all that follows for each token up to the socket of a client, would rival the steps of a small
+    model. So an event waits for the next step's when its loop was woken just before, unless it begins or ends an
+    answer. Everything here but ``route`` happens in the engine's thread.
+
+    Args:
+        pace_seconds: How often to wake a loop at most for what can wait.
+        clock: A monotonic clock in seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pace_seconds: float = 0.02, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._pace_seconds = pace_seconds
+        self._clock = clock
         self._bags: defaultdict[asyncio.AbstractEventLoop, _Parcels] = defaultdict(list)
+        self._has_news = False
+        self._can_wait = True
+        self._woken = -math.inf
 
     def route(self, inbox: Inbox) -> Callable[[TokenEvent], None]:
         """Return where a request has to deliver its events so that they reach an inbox of the running loop."""
@@ -60,11 +72,19 @@ class Courier:
 
         def deliver(event: TokenEvent) -> None:
             self._bags[loop].append((inbox, event))
+            self._has_news = True
+            if event.finish_reason is not None or event.is_first:
+                self._can_wait = False
 
         return deliver
 
-    def deliver_all(self) -> None:
-        """Hand over what has gathered."""
+    def end_step(self) -> None:
+        """Hand over what has gathered, or leave it for the end of the next step if that may have more."""
+        now = self._clock()
+        if self._has_news and self._can_wait and now - self._woken < self._pace_seconds:
+            self._has_news = False
+            return
+        self._has_news, self._can_wait, self._woken = False, True, now
         bags, self._bags = self._bags, defaultdict(list)
         for loop, parcels in bags.items():
             try:

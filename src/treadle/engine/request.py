@@ -48,6 +48,11 @@ class TokenEvent(NamedTuple):
     finish_reason: FinishReason | None = None
     error: TreadleError | None = None
 
+    @property
+    def is_first(self) -> bool:
+        """Tell whether the answer begins with this event; to be asked before the next one is there."""
+        return len(self.request.token_ids) - len(self.request.prompt_ids) == len(self.samples)
+
 
 @dataclass
 class Times:

@@ -32,7 +32,9 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, _Result]) -> _
 
 
 class EventStream(Response):
-    """Server-sent events from an iterator of encoded events, ended as soon as the client is gone.
+    """Server-sent events from an iterator, ended as soon as the client is gone.
+
+    Each of its bytes are events to be sent at once, encoded; empty ones are left out.
 
     ``on_close`` is awaited at the end, whatever the end is.
     """
@@ -57,8 +59,9 @@ class EventStream(Response):
             await self._on_close()
 
     async def _send_all(self, send: Send) -> None:
-        async for event in self._events:
-            await send({"type": "http.response.body", "body": event, "more_body": True})
+        async for events in self._events:
+            if events:
+                await send({"type": "http.response.body", "body": events, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

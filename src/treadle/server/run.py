@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["AnswerRun", "Piece"]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Piece:
     """What one chunk adds to the answer ``index``.
 
@@ -40,13 +40,14 @@ class Piece:
     stopped_by: str | int | None = None
 
 
-class AnswerRun:
-    """The answers to one conversation. Call ``start``, then iterate ``pieces``; ``aclose`` frees all it holds."""
+class AnswerRun(AsyncIterator[Piece]):
+    """The answers to one conversation. Call ``start``, then iterate over its pieces; ``aclose`` frees all it holds."""
 
     def __init__(self, hub: ModelHub) -> None:
         self._hub = hub
         self._stack = AsyncExitStack()
         self._readers: list[ChoiceReader] = []
+        self._num_open = 0
         self._stream: AnswerStream | None = None
         self._first: Piece | None = None
         self.usage = Usage()
@@ -70,40 +71,33 @@ class AnswerRun:
         max_calls = None if conversation.is_parallel else 1
         self._readers = [ChoiceReader(max_calls=max_calls) for _ in range(params.n)]
         self._stream = await self.engine.answer(conversation, params, priority=priority, timeout=timeout)
-        self._first = await self._next()
+        self._num_open = params.n
+        self._first = await anext(self, None)
         self.usage.read_prompt(self._stream)
 
-    async def pieces(self) -> AsyncIterator[Piece]:
-        """Iterate over the answers as they come."""
-        piece = self._first
-        while piece is not None:
-            yield piece
-            piece = await self._next()
+    async def __anext__(self) -> Piece:
+        first, self._first = self._first, None
+        if first is not None:
+            return first
+        assert self._stream is not None
+        while self._num_open:
+            chunk = await anext(self._stream)
+            reader = self._readers[chunk.index]
+            if reader.finish_reason is None:
+                return self._read(reader, chunk)
+        raise StopAsyncIteration
 
     async def aclose(self) -> None:
         """End the answers and let the model go; may be called twice."""
         if self._stream is not None:
-            await self._stream.aclose(is_complete=self._is_complete)
+            await self._stream.aclose(is_complete=not self._num_open)
         await self._stack.aclose()
-
-    @property
-    def _is_complete(self) -> bool:
-        return all(reader.finish_reason is not None for reader in self._readers)
-
-    async def _next(self) -> Piece | None:
-        assert self._stream is not None
-        if self._is_complete:
-            return None
-        async for chunk in self._stream:
-            reader = self._readers[chunk.index]
-            if reader.finish_reason is None:
-                return self._read(reader, chunk)
-        return None
 
     def _read(self, reader: ChoiceReader, chunk: CompletionChunk) -> Piece:
         assert self._stream is not None
         num_before = reader.num_tokens
         parts = reader.read(chunk)
+        self._num_open -= reader.finish_reason is not None
         num_tokens = reader.num_tokens - num_before
         self.usage.completion_tokens += num_tokens
         if any(isinstance(part, Reasoning) for part in parts):

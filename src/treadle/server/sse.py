@@ -6,11 +6,14 @@ Leaves to others: what is in them (the routes) and sending them (``server.discon
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
-__all__ = ["DONE", "event", "named_event"]
+__all__ = ["DONE", "TextEvents", "event", "named_event"]
 
 DONE = b"data: [DONE]\n\n"
+_PLACE = "text"
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def event(content: Any) -> bytes:
@@ -23,8 +26,23 @@ def named_event(name: str, content: Any) -> bytes:
     return b"event: " + name.encode() + b"\n" + event(content)
 
 
+class TextEvents:
+    """Events that differ in one text only, encoded but for it: each token of every stream is one.
+
+    Args:
+        make: Returns the content of an event with a given text; that text is the last of its kind in it.
+    """
+
+    def __init__(self, make: Callable[[str], Any]) -> None:
+        self._opening, _, self._closing = event(make(_PLACE)).rpartition(_json(_PLACE))
+
+    def event(self, text: str) -> bytes:
+        """Return the event with ``text``."""
+        return self._opening + _json(text) + self._closing
+
+
 def _json(content: Any) -> bytes:
     try:
-        return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+        return _encode(content).encode()
     except UnicodeEncodeError:
         return json.dumps(content, separators=(",", ":")).encode()

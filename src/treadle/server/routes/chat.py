@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request
@@ -90,7 +91,7 @@ def _conversation(body: ChatRequest) -> Conversation:
 async def _collect(run: AnswerRun, writer: _Writer) -> dict[str, Any]:
     choices = [_Choice() for _ in range(writer.num_choices)]
     try:
-        async for piece in run.pieces():
+        async for piece in run:
             choices[piece.index].add(piece)
     finally:
         await run.aclose()
@@ -99,17 +100,16 @@ async def _collect(run: AnswerRun, writer: _Writer) -> dict[str, Any]:
 
 async def _events(run: AnswerRun, writer: _Writer, body: ChatRequest) -> AsyncIterator[bytes]:
     try:
-        for index in range(writer.num_choices):
-            yield writer.event(index, {"role": "assistant", "content": ""})
-        async for piece in run.pieces():
-            for event in writer.events(piece):
-                yield event
+        yield writer.opening()
+        async for piece in run:
+            yield writer.events(piece)
     except Exception as error:  # the status is sent already
         yield sse.event(error_body(api_error(error)))
         return
+    usage = b""
     if body.stream_options is not None and body.stream_options.include_usage:
-        yield sse.event({**writer.head, "choices": [], "usage": run.usage.as_json()})
-    yield sse.DONE
+        usage = sse.event({**writer.head, "choices": [], "usage": run.usage.as_json()})
+    yield usage + sse.DONE
 
 
 @dataclass
@@ -157,6 +157,7 @@ class _Writer:
             "created": int(time.time()),
             "model": run.model.name,
         }
+        self._texts = [sse.TextEvents(partial(self._text_content, index)) for index in range(self.num_choices)]
 
     def completion(self, choices: Sequence[_Choice]) -> dict[str, Any]:
         """Return a whole response."""
@@ -171,17 +172,25 @@ class _Writer:
         ]
         return {**self.head, "choices": written, "usage": self._run.usage.as_json()}
 
-    def events(self, piece: Piece) -> list[bytes]:
+    def opening(self) -> bytes:
+        """Return the events that a stream begins with."""
+        return b"".join(self.event(index, {"role": "assistant", "content": ""}) for index in range(self.num_choices))
+
+    def events(self, piece: Piece) -> bytes:
         """Return the events of one piece of a stream."""
-        deltas = [self._delta(piece.index, part) for part in piece.parts]
-        if not deltas and piece.logprobs:
-            deltas.append({})
-        events = [
-            self.event(piece.index, delta, piece.logprobs if number == 0 else ()) for number, delta in enumerate(deltas)
-        ]
+        index, logprobs = piece.index, piece.logprobs
+        events = []
+        for part in piece.parts:
+            if isinstance(part, Content) and not logprobs:
+                events.append(self._texts[index].event(part.text))
+            else:
+                events.append(self.event(index, self._delta(index, part), logprobs))
+                logprobs = ()
+        if logprobs:
+            events.append(self.event(index, {}, logprobs))
         if piece.finish_reason is not None:
-            events.append(self.event(piece.index, {}, finish_reason=piece.finish_reason))
-        return events
+            events.append(self.event(index, {}, finish_reason=piece.finish_reason))
+        return b"".join(events)
 
     def event(
         self,
@@ -191,13 +200,16 @@ class _Writer:
         finish_reason: str | None = None,
     ) -> bytes:
         """Return one event with one choice."""
-        choice = {
-            "index": index,
-            "delta": delta,
-            "logprobs": self._logprobs(logprobs) if logprobs else None,
-            "finish_reason": finish_reason,
-        }
-        return sse.event({**self.head, "choices": [choice]})
+        return sse.event(self._content(index, delta, self._logprobs(logprobs) if logprobs else None, finish_reason))
+
+    def _text_content(self, index: int, text: str) -> dict[str, Any]:
+        return self._content(index, {"content": text}, None, None)
+
+    def _content(
+        self, index: int, delta: dict[str, Any], logprobs: dict[str, Any] | None, finish_reason: str | None
+    ) -> dict[str, Any]:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
+        return {**self.head, "choices": [choice]}
 
     def _delta(self, index: int, part: Part) -> dict[str, Any]:
         if isinstance(part, Content):

@@ -66,7 +66,7 @@ async def _start(run: AnswerRun, body: MessagesRequest, state: ServerState) -> N
 
 async def _collect(message: _Message, run: AnswerRun) -> _Event:
     try:
-        async for piece in run.pieces():
+        async for piece in run:
             message.add(piece)
     finally:
         await run.aclose()
@@ -75,18 +75,16 @@ async def _collect(message: _Message, run: AnswerRun) -> _Event:
 
 async def _events(message: _Message, run: AnswerRun, path: str) -> AsyncIterator[bytes]:
     try:
-        yield _encode({"type": "message_start", "message": message.whole()})
-        yield _encode({"type": "ping"})
-        async for piece in run.pieces():
-            for event in message.add(piece):
-                yield _encode(event)
+        yield _encode({"type": "message_start", "message": message.whole()}) + _encode({"type": "ping"})
+        async for piece in run:
+            yield b"".join(map(_encode, message.add(piece)))
     except Exception as error:  # the status is sent already
         yield _encode(error_body(api_error(error), path))
         return
     whole = message.whole()
     delta = {"stop_reason": whole["stop_reason"], "stop_sequence": whole["stop_sequence"]}
-    yield _encode({"type": "message_delta", "delta": delta, "usage": whole["usage"]})
-    yield _encode({"type": "message_stop"})
+    last = _encode({"type": "message_delta", "delta": delta, "usage": whole["usage"]})
+    yield last + _encode({"type": "message_stop"})
 
 
 def _encode(event: _Event) -> bytes:

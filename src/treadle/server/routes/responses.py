@@ -88,7 +88,7 @@ async def _start(run: AnswerRun, body: ResponsesRequest, items: list[Item], stat
 
 async def _collect(response: _Response, run: AnswerRun) -> dict[str, Any]:
     try:
-        async for piece in run.pieces():
+        async for piece in run:
             response.add(piece)
     finally:
         await run.aclose()
@@ -107,9 +107,8 @@ async def _events(response: _Response, run: AnswerRun) -> AsyncIterator[bytes]:
     try:
         for kind in ("created", "in_progress"):
             yield encode({"type": f"response.{kind}", "response": response.whole()})
-        async for piece in run.pieces():
-            for event in response.add(piece):
-                yield encode(event)
+        async for piece in run:
+            yield b"".join(map(encode, response.add(piece)))
     except Exception as error:  # the status is sent already
         response.fail(api_error(error))
     response.keep()
