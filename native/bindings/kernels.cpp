@@ -3,6 +3,7 @@
 #include "treadle/kernels.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -203,7 +204,7 @@ Array<float> rope(const std::string& isa, Vector<float> head, Vector<float> cos,
     return to_numpy(out, {2 * half});
 }
 
-Array<float> silu_mul(const std::string& isa, Vector<float> gate, Vector<float> up, const std::string& into) {
+Array<float> gated(const std::string& isa, Vector<float> gate, Vector<float> up, const std::string& into, bool gelu) {
     const size_t n = gate.shape(0);
     require(up.shape(0) == n, "gate and up must have the same length");
     require(into == "out" || into == "gate" || into == "up", "into must be 'out', 'gate' or 'up'");
@@ -211,8 +212,18 @@ Array<float> silu_mul(const std::string& isa, Vector<float> gate, Vector<float> 
     Guarded<float> ups(n, up.data());
     Guarded<float> out(n);
     Guarded<float>& target = into == "gate" ? gates : into == "up" ? ups : out;
-    table_of(isa).silu_mul(gates.data(), ups.data(), static_cast<int64_t>(n), target.data());
+    const KernelTable& table = table_of(isa);
+    (gelu ? table.gelu_mul : table.silu_mul)(gates.data(), ups.data(), static_cast<int64_t>(n), target.data());
     return to_numpy(target, {n});
+}
+
+SoftCap soft_cap_of(float cap) { return cap > 0.0f ? SoftCap{cap, 1.0f / cap} : SoftCap{}; }
+
+Array<float> soft_cap(const std::string& isa, Vector<float> x, float cap) {
+    require(cap > 0.0f, "the cap must be above 0");
+    Guarded<float> values(x.shape(0), x.data());
+    table_of(isa).soft_cap(values.data(), static_cast<int64_t>(x.shape(0)), soft_cap_of(cap));
+    return to_numpy(values, {x.shape(0)});
 }
 
 Array<uint16_t> store(const std::string& isa, Vector<float> values, int32_t position, Matrix<uint16_t> block,
@@ -226,6 +237,18 @@ Array<uint16_t> store(const std::string& isa, Vector<float> values, int32_t posi
     const KernelTable& table = table_of(isa);
     (is_key ? table.store_k : table.store_v)(input.data(), static_cast<int32_t>(head_dim), position, out.data());
     return to_numpy(out, {block.shape(0), block.shape(1)});
+}
+
+using Firsts = std::optional<Matrix<int32_t>>;
+
+// A row that sees anything of a block sees at least the position before its limit.
+void check_sight(const Matrix<int32_t>& limits, const Firsts& firsts) {
+    if (!firsts) return;
+    require(firsts->shape(0) == limits.shape(0) && firsts->shape(1) == limits.shape(1), "firsts must be as limits");
+    for (size_t i = 0; i < limits.shape(0) * limits.shape(1); ++i) {
+        const int32_t first = firsts->data()[i], limit = limits.data()[i];
+        require(limit == 0 || (first >= 0 && first < limit), "firsts must be from 0 to below the limit");
+    }
 }
 
 void check_attend_shapes(const Matrix<float>& q, const Cube<uint16_t>& k_blocks, const Cube<uint16_t>& v_blocks,
@@ -244,13 +267,14 @@ void check_attend_shapes(const Matrix<float>& q, const Cube<uint16_t>& k_blocks,
 
 std::tuple<Array<float>, Array<float>, Array<float>> attend(const std::string& isa, Matrix<float> q,
                                                             Cube<uint16_t> k_blocks, Cube<uint16_t> v_blocks,
-                                                            Matrix<int32_t> limits) {
+                                                            Matrix<int32_t> limits, Firsts firsts, float cap) {
     const KernelTable& table = table_of(isa);
     const size_t rows = q.shape(0);
     const size_t head_dim = q.shape(1);
     const size_t num_blocks = k_blocks.shape(0);
     const size_t block_values = head_dim * kKvBlockTokens;
     check_attend_shapes(q, k_blocks, v_blocks, limits);
+    check_sight(limits, firsts);
     Guarded<float> transposed((rows + kQueryTile - 1) / kQueryTile * kQueryTile * head_dim);
     for (size_t r = 0; r < rows; ++r) {
         float* tile = transposed.data() + r / kQueryTile * kQueryTile * head_dim;
@@ -265,6 +289,7 @@ std::tuple<Array<float>, Array<float>, Array<float>> attend(const std::string& i
         const Guarded<uint16_t> k(block_values, k_blocks.data() + b * block_values);
         const Guarded<uint16_t> v(block_values, v_blocks.data() + b * block_values);
         const Guarded<int32_t> limit(rows, limits.data() + b * rows);
+        const Guarded<int32_t> first(rows, (firsts ? *firsts : limits).data() + b * rows);
         const AttendArgs args{k.data(),
                               v.data(),
                               static_cast<int32_t>(head_dim),
@@ -274,7 +299,9 @@ std::tuple<Array<float>, Array<float>, Array<float>> attend(const std::string& i
                               max.data(),
                               sum.data(),
                               acc.data(),
-                              untouchable.data()};
+                              untouchable.data(),
+                              firsts ? first.data() : nullptr,
+                              soft_cap_of(cap)};
         table.attend_block(&args);
     }
     return {to_numpy(max, {rows}), to_numpy(sum, {rows}), to_numpy(acc, {rows, head_dim})};
@@ -296,12 +323,13 @@ Array<uint8_t> store_q8_0(const std::string& isa, Matrix<float> values, bool is_
 
 std::tuple<Array<float>, Array<float>, Array<float>> attend_q8_0(const std::string& isa, Matrix<float> q,
                                                                  Matrix<uint8_t> k_blocks, Matrix<uint8_t> v_blocks,
-                                                                 Matrix<int32_t> limits) {
+                                                                 Matrix<int32_t> limits, Firsts firsts, float cap) {
     const KernelTable& table = table_of(isa);
     const size_t rows = q.shape(0), head_dim = q.shape(1), bytes = kv_q8_0_bytes(static_cast<int32_t>(head_dim));
     require(rows >= 1 && rows <= kMaxAttendRows && head_dim % 32 == 0, "1 to 32 query rows of a multiple of 32 values");
     require(k_blocks.shape(1) == bytes && v_blocks.shape(1) == bytes, "blocks must be [blocks, 34 * head_dim]");
     require(limits.shape(0) == k_blocks.shape(0) && limits.shape(1) == rows, "limits must be [blocks, rows]");
+    check_sight(limits, firsts);
     std::deque<TileArrays> arrays;
     std::vector<ActTile> tiles;
     for (size_t r = 0; r < rows; ++r) {
@@ -318,6 +346,7 @@ std::tuple<Array<float>, Array<float>, Array<float>> attend_q8_0(const std::stri
     for (size_t b = 0; b < k_blocks.shape(0); ++b) {
         const Guarded<uint8_t> k(bytes, k_blocks.data() + b * bytes), v(bytes, v_blocks.data() + b * bytes);
         const Guarded<int32_t> limit(rows, limits.data() + b * rows);
+        const Guarded<int32_t> first(rows, (firsts ? *firsts : limits).data() + b * rows);
         const AttendQ8Args args{k.data(),
                                 v.data(),
                                 static_cast<int32_t>(head_dim),
@@ -327,7 +356,9 @@ std::tuple<Array<float>, Array<float>, Array<float>> attend_q8_0(const std::stri
                                 max.data(),
                                 sum.data(),
                                 acc.data(),
-                                untouchable.data()};
+                                untouchable.data(),
+                                firsts ? first.data() : nullptr,
+                                soft_cap_of(cap)};
         table.attend_block_q8_0(&args);
     }
     return {to_numpy(max, {rows}), to_numpy(sum, {rows}), to_numpy(acc, {rows, head_dim})};
@@ -352,15 +383,17 @@ void bind_kernels(nb::module_& m) {
     kernels.def("rms_norm", rms_norm, "isa"_a, "x"_a, "weight"_a, "eps"_a, "in_place"_a = false,
                 "Root mean square norm of one vector.");
     kernels.def("rope", rope, "isa"_a, "head"_a, "cos"_a, "sin"_a, "adjacent"_a, "Rotary embedding of one head.");
-    kernels.def("silu_mul", silu_mul, "isa"_a, "gate"_a, "up"_a, "into"_a = "out",
-                "silu(gate) * up, written to an array of its own or over gate or up.");
+    kernels.def("gated", gated, "isa"_a, "gate"_a, "up"_a, "into"_a = "out", "gelu"_a = false,
+                "silu(gate) * up or gelu(gate) * up, written to an array of its own or over gate or up.");
+    kernels.def("soft_cap", soft_cap, "isa"_a, "x"_a, "cap"_a, "cap * tanh(x / cap).");
     kernels.def("store", store, "isa"_a, "values"_a, "position"_a, "block"_a, "is_key"_a,
                 "The f16 block (as uint16) with one position of keys or values written.");
-    kernels.def("attend", attend, "isa"_a, "q"_a, "k_blocks"_a, "v_blocks"_a, "limits"_a,
-                "Online softmax attention of q [rows, head_dim] over KV blocks: (max, sum, acc).");
+    kernels.def("attend", attend, "isa"_a, "q"_a, "k_blocks"_a, "v_blocks"_a, "limits"_a, "firsts"_a = nb::none(),
+                "cap"_a = 0.0f, "Online softmax attention of q [rows, head_dim] over KV blocks: (max, sum, acc).");
     kernels.def("store_q8_0", store_q8_0, "isa"_a, "values"_a, "is_key"_a,
                 "Keys or values [positions, head_dim] as the bytes of a q8_0 block's half.");
     kernels.def("attend_q8_0", attend_q8_0, "isa"_a, "q"_a, "k_blocks"_a, "v_blocks"_a, "limits"_a,
+                "firsts"_a = nb::none(), "cap"_a = 0.0f,
                 "As attend, over the halves of q8_0 blocks [blocks, 34 * head_dim].");
 }
 

@@ -14,7 +14,21 @@ constexpr int64_t kMaxPartialRows = 32768;
 
 size_t partial_floats(int32_t head_dim, int64_t num_rows) { return static_cast<size_t>(num_rows * (head_dim + 2)); }
 
+// The first position that a token at `position` sees.
+int32_t first_in_sight(int32_t position, int32_t window) {
+    return window == 0 ? 0 : std::max(position + 1 - window, 0);
+}
+
 }  // namespace
+
+Attention::Attention(const Model& model, const KvPool& kv) : model_(model), kv_(kv) {
+    for (const LayerConfig& layer : model.config().layers) {
+        const auto same = [&](const Schedule& schedule) { return schedule.window == layer.window; };
+        const auto found = std::find_if(schedules_.begin(), schedules_.end(), same);
+        layer_schedule_.push_back(static_cast<size_t>(found - schedules_.begin()));
+        if (found == schedules_.end()) schedules_.push_back({layer.window, {}, {}});
+    }
+}
 
 void Attention::carve(Carver& carver, int max_workers) {
     const int32_t head_dim = model_.config().head_dim;
@@ -36,58 +50,71 @@ void Attention::reserve(int64_t max_tokens) {
     const ModelConfig& config = model_.config();
     const int64_t rows = max_tokens * config.group_size() / kQueryTile + max_tokens;
     first_token_.reserve(static_cast<size_t>(max_tokens));
-    pieces_.reserve(static_cast<size_t>(rows * config.num_kv_heads));
-    side_by_side_.reserve(kMaxPartialRows);
+    for (Schedule& schedule : schedules_) {
+        schedule.pieces.reserve(static_cast<size_t>(rows * config.num_kv_heads));
+        schedule.side_by_side.reserve(kMaxPartialRows);
+    }
 }
 
 void Attention::plan(const StepInput& input, int num_threads) {
-    const ModelConfig& config = model_.config();
     input_ = input;
     first_token_.clear();
-    pieces_.clear();
-    // Many rows share a pass over K and V, as long as every worker finds pieces enough.
-    const int64_t fair_rows = input.num_tokens * config.num_heads / (4 * num_threads) / kQueryTile * kQueryTile;
-    const auto piece_rows = static_cast<int32_t>(std::clamp<int64_t>(fair_rows, kQueryTile, kMaxAttendRows));
     int32_t token = 0;
     for (int32_t s = 0; s < input.num_sequences; ++s) {
         first_token_.push_back(token);
         token += input.query_lens[s];
-        const int32_t num_rows = input.query_lens[s] * config.group_size();
+    }
+    for (Schedule& schedule : schedules_) {
+        plan_pieces(schedule, num_threads);
+        plan_side_by_side(schedule, num_threads);
+    }
+}
+
+void Attention::plan_pieces(Schedule& schedule, int num_threads) const {
+    const ModelConfig& config = model_.config();
+    schedule.pieces.clear();
+    // Many rows share a pass over K and V, as long as every worker finds pieces enough.
+    const int64_t fair_rows = input_.num_tokens * config.num_heads / (4 * num_threads) / kQueryTile * kQueryTile;
+    const auto piece_rows = static_cast<int32_t>(std::clamp<int64_t>(fair_rows, kQueryTile, kMaxAttendRows));
+    for (int32_t s = 0; s < input_.num_sequences; ++s) {
+        const int32_t num_rows = input_.query_lens[s] * config.group_size();
         for (int32_t head = 0; head < config.num_kv_heads; ++head) {
             for (int32_t row = 0; row < num_rows; row += piece_rows) {
-                Piece piece{s, head, row, std::min(piece_rows, num_rows - row), 0, 0};
-                piece.num_splits = position_of(piece, piece.num_rows - 1) / kSplitTokens + 1;
-                pieces_.push_back(piece);
+                Piece piece{s, head, row, std::min(piece_rows, num_rows - row), 0, 0, 0};
+                piece.first_split = first_in_sight(position_of(piece, 0), schedule.window) / kSplitTokens;
+                piece.end_split = position_of(piece, piece.num_rows - 1) / kSplitTokens + 1;
+                schedule.pieces.push_back(piece);
             }
         }
     }
-    plan_side_by_side(num_threads);
 }
 
 // A piece that is more than half of a worker's fair share would leave cores idle: then ranges run side by side.
-void Attention::plan_side_by_side(int num_threads) {
-    side_by_side_.clear();
+void Attention::plan_side_by_side(Schedule& schedule, int num_threads) {
+    schedule.side_by_side.clear();
     int64_t num_splits = 0, longest = 0, partial_rows = 0;
-    for (Piece& piece : pieces_) {
+    for (Piece& piece : schedule.pieces) {
         piece.first_partial_row = static_cast<int32_t>(std::min(partial_rows, kMaxPartialRows));
-        partial_rows += int64_t{piece.num_splits} * piece.num_rows;
-        num_splits += piece.num_splits;
-        longest = std::max<int64_t>(longest, piece.num_splits);
+        partial_rows += int64_t{piece.num_splits()} * piece.num_rows;
+        num_splits += piece.num_splits();
+        longest = std::max<int64_t>(longest, piece.num_splits());
     }
     if (num_threads == 1 || longest == 1 || partial_rows > kMaxPartialRows) return;
     if (2 * longest * num_threads <= num_splits) return;
-    for (size_t p = 0; p < pieces_.size(); ++p) {
-        for (int64_t split = 0; split < pieces_[p].num_splits; ++split) {
-            side_by_side_.push_back(static_cast<int64_t>(p) << 32 | split);
+    for (size_t p = 0; p < schedule.pieces.size(); ++p) {
+        for (int64_t split = schedule.pieces[p].first_split; split < schedule.pieces[p].end_split; ++split) {
+            schedule.side_by_side.push_back(static_cast<int64_t>(p) << 32 | split);
         }
     }
 }
 
-Work Attention::work() const {
+Work Attention::work(int32_t layer) const {
+    const Schedule& schedule = schedule_of(layer);
     Work work;
-    for (const Piece& piece : pieces_) {
+    for (const Piece& piece : schedule.pieces) {
         const auto row_values = static_cast<uint64_t>(model_.config().head_dim) * 2;  // a key and a value
-        const auto num_tokens = static_cast<uint64_t>(position_of(piece, piece.num_rows - 1) + 1);
+        const int32_t first = first_in_sight(position_of(piece, 0), schedule.window);
+        const auto num_tokens = static_cast<uint64_t>(position_of(piece, piece.num_rows - 1) + 1 - first);
         work.bytes += num_tokens * kv_.head_bytes() / kKvBlockTokens;
         work.operations += 2 * num_tokens * row_values * static_cast<uint64_t>(piece.num_rows);
     }
@@ -95,33 +122,40 @@ Work Attention::work() const {
 }
 
 void Attention::run(ThreadPool& pool, int worker, int32_t layer, const float* queries, float* out) const {
-    const auto num_pieces = static_cast<int64_t>(pieces_.size());
-    if (side_by_side_.empty()) {
-        pool.share(worker, num_pieces, 1, [&](int64_t index, int64_t) {
-            // From the back, where the rows of a long prompt see most: what remains for the end is short.
-            const Piece& piece = pieces_[num_pieces - 1 - index];
-            const Partial total = partial(piece, worker_partials_, worker * 2 * kMaxAttendRows);
-            const Partial next = partial(piece, worker_partials_, (worker * 2 + 1) * kMaxAttendRows);
-            load_queries(worker, piece, queries);
-            attend_split(worker, piece, layer, 0, total);
-            for (int32_t split = 1; split < piece.num_splits; ++split) {
-                attend_split(worker, piece, layer, split, next);
-                merge(total, next, piece.num_rows);
-            }
-            write_rows(piece, total, out);
-        });
-        return;
-    }
-    pool.share(worker, static_cast<int64_t>(side_by_side_.size()), 1, [&](int64_t index, int64_t) {
-        const Piece& piece = pieces_[side_by_side_[index] >> 32];
-        const auto split = static_cast<int32_t>(side_by_side_[index] & 0xffffffff);
+    if (schedule_of(layer).side_by_side.empty()) return run_pieces(pool, worker, layer, queries, out);
+    run_side_by_side(pool, worker, layer, queries, out);
+}
+
+void Attention::run_pieces(ThreadPool& pool, int worker, int32_t layer, const float* queries, float* out) const {
+    const std::vector<Piece>& pieces = schedule_of(layer).pieces;
+    const auto num_pieces = static_cast<int64_t>(pieces.size());
+    pool.share(worker, num_pieces, 1, [&](int64_t index, int64_t) {
+        // From the back, where the rows of a long prompt see most: what remains for the end is short.
+        const Piece& piece = pieces[num_pieces - 1 - index];
+        const Partial total = partial(piece, worker_partials_, worker * 2 * kMaxAttendRows);
+        const Partial next = partial(piece, worker_partials_, (worker * 2 + 1) * kMaxAttendRows);
+        load_queries(worker, piece, queries);
+        attend_split(worker, piece, layer, piece.first_split, total);
+        for (int32_t split = piece.first_split + 1; split < piece.end_split; ++split) {
+            attend_split(worker, piece, layer, split, next);
+            merge(total, next, piece.num_rows);
+        }
+        write_rows(piece, total, out);
+    });
+}
+
+void Attention::run_side_by_side(ThreadPool& pool, int worker, int32_t layer, const float* queries, float* out) const {
+    const Schedule& schedule = schedule_of(layer);
+    pool.share(worker, static_cast<int64_t>(schedule.side_by_side.size()), 1, [&](int64_t index, int64_t) {
+        const Piece& piece = schedule.pieces[schedule.side_by_side[index] >> 32];
+        const auto split = static_cast<int32_t>(schedule.side_by_side[index] & 0xffffffff);
         load_queries(worker, piece, queries);
         attend_split(worker, piece, layer, split, split_partial(piece, split));
     });
-    pool.share(worker, num_pieces, 1, [&](int64_t index, int64_t) {
-        const Piece& piece = pieces_[index];
-        const Partial total = split_partial(piece, 0);
-        for (int32_t split = 1; split < piece.num_splits; ++split) {
+    pool.share(worker, static_cast<int64_t>(schedule.pieces.size()), 1, [&](int64_t index, int64_t) {
+        const Piece& piece = schedule.pieces[index];
+        const Partial total = split_partial(piece, piece.first_split);
+        for (int32_t split = piece.first_split + 1; split < piece.end_split; ++split) {
             merge(total, split_partial(piece, split), piece.num_rows);
         }
         write_rows(piece, total, out);
@@ -138,7 +172,7 @@ Attention::Partial Attention::partial(const Piece& piece, float* base, int64_t f
 }
 
 Attention::Partial Attention::split_partial(const Piece& piece, int32_t split) const {
-    return partial(piece, partials_, piece.first_partial_row + split * piece.num_rows);
+    return partial(piece, partials_, piece.first_partial_row + (split - piece.first_split) * piece.num_rows);
 }
 
 void Attention::load_queries(int worker, const Piece& piece, const float* queries) const {
@@ -167,22 +201,31 @@ void Attention::attend_split(int worker, const Piece& piece, int32_t layer, int3
     std::fill_n(out.sum, piece.num_rows, 0.0f);
     std::fill_n(out.acc, piece.num_rows * head_dim, 0.0f);
     const int32_t* table = input_.block_tables + piece.sequence * input_.table_width;
-    int32_t position[kMaxAttendRows], limit[kMaxAttendRows];
+    int32_t position[kMaxAttendRows], first[kMaxAttendRows], limit[kMaxAttendRows];
     for (int32_t r = 0; r < piece.num_rows; ++r) position[r] = position_of(piece, r);
+    const int32_t window = model_.config().layers[layer].window;
     const int32_t last_position = position[piece.num_rows - 1];
-    for (int32_t block = split * kSplitBlocks; block < (split + 1) * kSplitBlocks; ++block) {
+    const int32_t begin = std::max(split * kSplitBlocks, first_in_sight(position[0], window) / kKvBlockTokens);
+    // Rows after the first one lose sight of the earliest blocks one by one.
+    const int32_t last_begin = first_in_sight(last_position, window);
+    for (int32_t block = begin; block < (split + 1) * kSplitBlocks; ++block) {
         const int32_t first_position = block * kKvBlockTokens;
         if (first_position > last_position) break;
         for (int32_t r = 0; r < piece.num_rows; ++r) {
             limit[r] = std::clamp(position[r] + 1 - first_position, 0, int32_t{kKvBlockTokens});
         }
+        const bool has_edge = first_position < last_begin;
+        for (int32_t r = 0; has_edge && r < piece.num_rows; ++r) {
+            first[r] = std::max(first_in_sight(position[r], window) - first_position, 0);
+            if (first[r] >= limit[r]) first[r] = limit[r] = 0;
+        }
         const bool has_next = first_position + kKvBlockTokens <= last_position;
-        attend_block(worker, piece, layer, table + block, has_next, limit, out);
+        attend_block(worker, piece, layer, table + block, has_next, has_edge ? first : nullptr, limit, out);
     }
 }
 
 void Attention::attend_block(int worker, const Piece& piece, int32_t layer, const int32_t* block, bool has_next,
-                             const int32_t* limit, const Partial& out) const {
+                             const int32_t* first, const int32_t* limit, const Partial& out) const {
     const int32_t head_dim = model_.config().head_dim, head = piece.kv_head;
     if (kv_.type() == KvType::kF16) {
         const AttendArgs args{kv_.keys<uint16_t>(block[0], layer, head),
@@ -194,7 +237,9 @@ void Attention::attend_block(int worker, const Piece& piece, int32_t layer, cons
                               out.max,
                               out.sum,
                               out.acc,
-                              has_next ? kv_.keys<uint16_t>(block[1], layer, head) : nullptr};
+                              has_next ? kv_.keys<uint16_t>(block[1], layer, head) : nullptr,
+                              first,
+                              model_.config().attention_cap};
         model_.kernels().attend_block(&args);
         return;
     }
@@ -207,7 +252,9 @@ void Attention::attend_block(int worker, const Piece& piece, int32_t layer, cons
                             out.max,
                             out.sum,
                             out.acc,
-                            has_next ? kv_.keys<uint8_t>(block[1], layer, head) : nullptr};
+                            has_next ? kv_.keys<uint8_t>(block[1], layer, head) : nullptr,
+                            first,
+                            model_.config().attention_cap};
     model_.kernels().attend_block_q8_0(&args);
 }
 
@@ -215,6 +262,12 @@ void Attention::merge(const Partial& into, const Partial& from, int32_t num_rows
     const int32_t head_dim = model_.config().head_dim;
     for (int32_t r = 0; r < num_rows; ++r) {
         if (from.sum[r] == 0.0f) continue;  // the row ends before this range
+        if (into.sum[r] == 0.0f) {          // its window begins after all earlier ranges
+            into.max[r] = from.max[r];
+            into.sum[r] = from.sum[r];
+            std::copy_n(from.acc + r * head_dim, head_dim, into.acc + r * head_dim);
+            continue;
+        }
         const float max = std::max(into.max[r], from.max[r]);
         // One of the two is exp(0) = 1, and the other one's scalar exponential is slow enough to count.
         const float keep = into.max[r] == max ? 1.0f : exp_f32(into.max[r] - max);

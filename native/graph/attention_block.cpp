@@ -79,7 +79,7 @@ void Runtime::Impl::attention_output(int worker, const LayerWeights& layer) {
     const int64_t columns = model_->config().query_size();
     quantise(worker, num_rows_, columns, {&layer.attention_output},
              [&](int64_t row) { return attended_ + row * columns; });
-    multiply_into_residual(worker, layer.attention_output, layer.attention_output_bias);
+    multiply_into_residual(worker, layer.attention_output, layer.attention_output_bias, layer.post_attention_norm);
     timers_.lap(worker, Operator::kAttentionOutput, [&] { return product_work({&layer.attention_output}, num_rows_); });
 }
 

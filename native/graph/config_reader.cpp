@@ -35,6 +35,27 @@ double ConfigReader::real_or(const char* name, double fallback, double low, doub
     return value;
 }
 
+std::vector<bool> ConfigReader::flags(const char* name, size_t count) const {
+    const GgufValue* value = file_.find(key(name));
+    const auto* array = value ? std::get_if<std::shared_ptr<GgufArray>>(value) : nullptr;
+    if (array == nullptr) return {};
+    std::vector<bool> found;
+    if (const auto* flags = std::get_if<std::vector<bool>>(&(*array)->items)) found = *flags;
+    if (const auto* numbers = std::get_if<std::vector<uint64_t>>(&(*array)->items)) {
+        for (const uint64_t number : *numbers) found.push_back(number != 0);
+    }
+    if (found.size() != count) {
+        refuse(file_, key(name) + " has " + std::to_string(found.size()) + " flags, expected " + std::to_string(count) +
+                          ", one per layer");
+    }
+    return found;
+}
+
+SoftCap ConfigReader::soft_cap(const char* name, double fallback) const {
+    const auto cap = static_cast<float>(real_or(name, fallback, 0.0, 1e6));
+    return cap > 0.0f ? SoftCap{cap, 1.0f / cap} : SoftCap{};
+}
+
 int32_t ConfigReader::checked(const char* name, uint64_t value, uint64_t low, uint64_t high) const {
     if (value < low || value > high) {
         refuse(file_, key(name) + " is " + std::to_string(value) + ", expected " + std::to_string(low) + " to " +

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "treadle/gguf.h"
+#include "treadle/kernels.h"
 
 namespace treadle {
 
@@ -20,7 +22,10 @@ class ConfigReader {
 
     int32_t integer(const char* name, uint64_t low, uint64_t high) const;
     int32_t integer_or(const char* name, int32_t fallback, uint64_t low, uint64_t high) const;
+    // An array of `count` flags, one per layer; empty if the key is no array.
+    std::vector<bool> flags(const char* name, size_t count) const;
     double real_or(const char* name, double fallback, double low, double high) const;
+    SoftCap soft_cap(const char* name, double fallback) const;  // 0: none
 
  private:
     int32_t checked(const char* name, uint64_t value, uint64_t low, uint64_t high) const;

@@ -12,6 +12,7 @@ void Runtime::Impl::feed_forward_block(int worker, const LayerWeights& layer) {
     const TilePlan tiles(num_rows_);
     const Activations& inputs = activations(worker, num_rows_);
     const KernelTable& kernels = model_->kernels();
+    const auto activate = model_->config().activation == Activation::kSilu ? kernels.silu_mul : kernels.gelu_mul;
     alignas(64) float gate[kMaxTile * kPanelRows];
     alignas(64) float up[kMaxTile * kPanelRows];
     // Gate and up panels of the same rows go together, so their product never leaves the worker.
@@ -23,7 +24,7 @@ void Runtime::Impl::feed_forward_block(int worker, const LayerWeights& layer) {
             for (int64_t p = begin; p < end; ++p) {
                 kernels.matmul[layer.gate.format](layer.gate.panel(p), columns, &tile, gate);
                 kernels.matmul[layer.up.format](layer.up.panel(p), columns, &tile, up);
-                kernels.silu_mul(gate, up, tile.num_tokens * kPanelRows, gate);
+                activate(gate, up, tile.num_tokens * kPanelRows, gate);
                 const int64_t rows = std::min<int64_t>(kPanelRows, layer.gate.rows - p * kPanelRows);
                 for (int32_t i = 0; i < tile.num_tokens; ++i) {
                     float* target = gated_ + (tiles.start(t) + i) * layer.gate.rows + p * kPanelRows;
@@ -35,7 +36,7 @@ void Runtime::Impl::feed_forward_block(int worker, const LayerWeights& layer) {
     timers_.lap(worker, Operator::kGateUp, [&] { return product_work({&layer.gate, &layer.up}, num_rows_); });
     quantise(worker, num_rows_, layer.gate.rows, {&layer.down},
              [&](int64_t row) { return gated_ + row * layer.gate.rows; });
-    multiply_into_residual(worker, layer.down, nullptr);
+    multiply_into_residual(worker, layer.down, nullptr, layer.post_feed_forward_norm);
     timers_.lap(worker, Operator::kDown, [&] { return product_work({&layer.down}, num_rows_); });
 }
 

@@ -25,10 +25,12 @@ void Runtime::Impl::rotary_angles(int64_t token) {
 
 void Runtime::Impl::embed(int worker) {
     const Matrix& table = model_->token_embedding();
+    const float scale = model_->config().embedding_scale;
     pool_.share(worker, input_.num_tokens, 1, [&](int64_t token, int64_t) {
         const int32_t id = input_.token_ids[token];
-        dequantize_panel_row(table.format, table.panel(id / kPanelRows), id % kPanelRows, table.columns,
-                             residual_ + token * table.columns);
+        float* row = residual_ + token * table.columns;
+        dequantize_panel_row(table.format, table.panel(id / kPanelRows), id % kPanelRows, table.columns, row);
+        if (scale != 1.0f) std::transform(row, row + table.columns, row, [&](float x) { return x * scale; });
         rotary_angles(token);
     });
 }
@@ -72,6 +74,7 @@ void Runtime::Impl::add_states(int worker) {
 void Runtime::Impl::logits_and_samples(int worker) {
     const ModelConfig& config = model_->config();
     const Matrix& output = model_->output();
+    const SoftCap cap = config.logit_cap;
     float* vocab_scratch = worker_vocab_ + static_cast<int64_t>(worker) * config.vocab_size;
     for (int64_t first = 0; first < input_.num_logit_rows; first += max_logit_rows_) {
         const int64_t num_rows = std::min(max_logit_rows_, input_.num_logit_rows - first);
@@ -80,7 +83,8 @@ void Runtime::Impl::logits_and_samples(int worker) {
             return normalised(worker, kept(input_.logit_rows[first + row]), model_->output_norm());
         });
         multiply(worker, {&output}, num_rows,
-                 [&](const Matrix&, int64_t row, int64_t rows, int64_t token, int64_t num_tokens, const float* out) {
+                 [&](const Matrix&, int64_t row, int64_t rows, int64_t token, int64_t num_tokens, float* out) {
+                     if (cap.cap > 0.0f) model_->kernels().soft_cap(out, num_tokens * kPanelRows, cap);
                      for (int64_t t = 0; t < num_tokens; ++t) {
                          std::memcpy(logits + (token + t) * config.vocab_size + row, out + t * kPanelRows,
                                      static_cast<size_t>(rows) * sizeof(float));
@@ -105,7 +109,7 @@ void Runtime::Impl::forward(int worker) {
         project_and_store(worker, index);
         if (index == last && kept_rows_.empty()) return;  // the step only fills the KV blocks
         attention_.run(pool_, worker, index, query_, attended_);
-        timers_.lap(worker, Operator::kAttention, [&] { return attention_.work(); });
+        timers_.lap(worker, Operator::kAttention, [&] { return attention_.work(index); });
         if (index == last) keep_rows(worker);
         attention_output(worker, layer);
         feed_forward_block(worker, layer);

@@ -6,7 +6,19 @@ int64_t Runtime::Impl::panel_chunk(int64_t num_panels) const {
     return std::clamp<int64_t>(num_panels / (16 * pool_.num_threads()), 1, 8);
 }
 
-void Runtime::Impl::multiply_into_residual(int worker, const Matrix& matrix, const float* bias) {
+void Runtime::Impl::multiply_into_residual(int worker, const Matrix& matrix, const float* bias, const float* norm) {
+    if (norm) {
+        multiply(worker, {&matrix}, num_rows_,
+                 [&](const Matrix&, int64_t row, int64_t rows, int64_t token, int64_t num_tokens, const float* out) {
+                     for (int64_t t = 0; t < num_tokens; ++t) {
+                         float* target = branch_ + (token + t) * matrix.rows + row;
+                         for (int64_t r = 0; r < rows; ++r) {
+                             target[r] = bias ? out[t * kPanelRows + r] + bias[row + r] : out[t * kPanelRows + r];
+                         }
+                     }
+                 });
+        return add_normalised(worker, norm);
+    }
     multiply(worker, {&matrix}, num_rows_,
              [&](const Matrix&, int64_t row, int64_t num_rows, int64_t token, int64_t num_tokens, const float* out) {
                  for (int64_t t = 0; t < num_tokens; ++t) {
@@ -18,11 +30,21 @@ void Runtime::Impl::multiply_into_residual(int worker, const Matrix& matrix, con
              });
 }
 
+void Runtime::Impl::add_normalised(int worker, const float* norm) {
+    const ModelConfig& config = model_->config();
+    pool_.share(worker, num_rows_, 1, [&](int64_t row, int64_t) {
+        const float* added = normalised(worker, branch_ + row * config.hidden_size, norm);
+        float* target = residual_ + row * config.hidden_size;
+        for (int32_t d = 0; d < config.hidden_size; ++d) target[d] += added[d];
+    });
+}
+
 const Activations& Runtime::Impl::activations(int worker, int64_t num_rows) const {
     return num_rows <= kRepeatedTokens ? worker_activations_[static_cast<size_t>(worker)] : shared_activations_;
 }
 
 const float* Runtime::Impl::normalised(int worker, const float* row, const float* norm) {
+    if (norm == nullptr) return row;
     const ModelConfig& config = model_->config();
     float* scratch = worker_rows_ + static_cast<int64_t>(worker) * config.hidden_size;
     model_->kernels().rms_norm(row, norm, config.hidden_size, config.norm_epsilon, scratch);

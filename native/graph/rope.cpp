@@ -48,14 +48,20 @@ void apply_yarn(const ConfigReader& reader, double base, double factor, int32_t 
 
 }  // namespace
 
+RopeTable plain_rope(double base, int32_t rotary_dims) {
+    RopeTable table;
+    for (int32_t i = 0; i < rotary_dims / 2; ++i) {
+        table.frequencies.push_back(std::pow(base, -2.0 * static_cast<double>(i) / rotary_dims));
+    }
+    return table;
+}
+
 RopeTable read_rope(const ConfigReader& reader, const ModelConfig& config, int32_t rotary_dims) {
     const GgufFile& file = reader.file();
     const double base = reader.real_or("rope.freq_base", 10000.0, 1.0 + 1e-6, 1e12);
     const std::vector<float> factors = read_factors(file, "rope_freqs.weight", static_cast<size_t>(rotary_dims) / 2);
-    RopeTable table;
-    for (size_t i = 0; i < factors.size(); ++i) {
-        table.frequencies.push_back(std::pow(base, -2.0 * static_cast<double>(i) / rotary_dims) / factors[i]);
-    }
+    RopeTable table = plain_rope(base, rotary_dims);
+    for (size_t i = 0; i < factors.size(); ++i) table.frequencies[i] /= factors[i];
     const std::string_view scaling = file.get_string(reader.key("rope.scaling.type")).value_or("none");
     const double factor = reader.real_or("rope.scaling.factor", 1.0, 1.0, 1e6);
     if (scaling == "linear") {

@@ -54,6 +54,7 @@ void Runtime::Impl::carve_scratch() {
         key_ = carver.take<float>(tokens * config.kv_size());
         value_ = carver.take<float>(tokens * config.kv_size());
         attended_ = carver.take<float>(tokens * config.query_size());
+        branch_ = carver.take<float>(model_->has_post_norms() ? tokens * config.hidden_size : 0);
         gated_ = carver.take<float>(tokens * config.feed_forward_size);
         cos_ = carver.take<float>(tokens * config.rope_pairs());
         sin_ = carver.take<float>(tokens * config.rope_pairs());

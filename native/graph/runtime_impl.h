@@ -65,8 +65,9 @@ class Runtime::Impl {
     // first_token, num_tokens, out) receives out[token * 16 + row] of each panel and tile.
     template <typename Emit>
     void multiply(int worker, std::initializer_list<const Matrix*> matrices, int64_t num_tokens, Emit&& emit);
-    // x += matrix * activations (+ bias)
-    void multiply_into_residual(int worker, const Matrix& matrix, const float* bias);
+    // residual += norm(matrix * activations + bias)
+    void multiply_into_residual(int worker, const Matrix& matrix, const float* bias, const float* norm);
+    void add_normalised(int worker, const float* norm);
     int64_t panel_chunk(int64_t num_panels) const;
 
     std::shared_ptr<const Model> model_;
@@ -95,6 +96,7 @@ class Runtime::Impl {
     float* key_ = nullptr;           // [tokens][kv_size]
     float* value_ = nullptr;         // [tokens][kv_size]
     float* attended_ = nullptr;      // [tokens][query_size]
+    float* branch_ = nullptr;        // [tokens][hidden_size], what a norm sees before it is added; null without one
     float* gated_ = nullptr;         // [tokens][feed_forward_size]
     float* cos_ = nullptr;           // [tokens][pairs of all rope tables]
     float* sin_ = nullptr;           // the same

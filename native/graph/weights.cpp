@@ -2,6 +2,7 @@
 //
 // Data is read with pread in pieces of a few MiB into a buffer per worker, so peak memory is the packed weights plus
 // those buffers, reading and packing overlap, and a file that shrinks underneath us is an error and not a SIGBUS.
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <exception>
@@ -150,6 +151,12 @@ std::shared_ptr<Model> Model::load(const GgufFile& file, const LoadOptions& opti
     model->kernels_ = options.kernels;
     WeightLoader(file, options, *read.family, *model).load();
     return model;
+}
+
+bool Model::has_post_norms() const {
+    return std::ranges::any_of(layers_, [](const LayerWeights& layer) {
+        return layer.post_attention_norm != nullptr || layer.post_feed_forward_norm != nullptr;
+    });
 }
 
 uint64_t Model::decode_bytes() const {

@@ -6,6 +6,25 @@
 namespace treadle::tests {
 namespace {
 
+// Which positions of a block each row sees, and the cap of its scores.
+struct Sight {
+    Guarded<int32_t> first, limit;
+    bool windowed;
+    SoftCap cap;
+
+    // Any limits; with `extras` also any windows and now and then a cap.
+    Sight(Random& random, size_t rows, bool extras)
+        : first(rows), limit(rows), windowed(extras), cap(extras && random.below(2) ? SoftCap{2.0f, 0.5f} : SoftCap{}) {
+        for (size_t r = 0; r < rows; ++r) {
+            const int32_t below = random.below(44);
+            limit.data()[r] = below < 32 ? below : 32;
+            const int32_t start = extras ? random.below(44) - 11 : 0;
+            first.data()[r] = start > 0 ? start : 0;
+            if (first.data()[r] >= limit.data()[r]) first.data()[r] = limit.data()[r] = 0;
+        }
+    }
+};
+
 // The state of an online softmax, and a step of it.
 struct Attention {
     Guarded<float> max, sum, acc;
@@ -17,39 +36,44 @@ struct Attention {
     }
 
     void step(const KernelTable& table, size_t head_dim, const Guarded<float>& q, const Guarded<uint16_t>& k,
-              const Guarded<uint16_t>& v, const Guarded<int32_t>& limit) {
+              const Guarded<uint16_t>& v, const Sight& sight) {
         const Guarded<uint16_t> untouchable(0);  // the next K, which may be requested but not read
         const AttendArgs args{k.data(),
                               v.data(),
                               static_cast<int32_t>(head_dim),
-                              static_cast<int32_t>(limit.count()),
+                              static_cast<int32_t>(sight.limit.count()),
                               q.data(),
-                              limit.data(),
+                              sight.limit.data(),
                               max.data(),
                               sum.data(),
                               acc.data(),
-                              untouchable.data()};
+                              untouchable.data(),
+                              sight.windowed ? sight.first.data() : nullptr,
+                              sight.cap};
         table.attend_block(&args);
     }
 
     void step_q8_0(const KernelTable& table, size_t head_dim, const std::vector<ActTile>& q, const Guarded<uint8_t>& k,
-                   const Guarded<uint8_t>& v, const Guarded<int32_t>& limit) {
+                   const Guarded<uint8_t>& v, const Sight& sight) {
         const Guarded<uint8_t> untouchable(0);
         const AttendQ8Args args{k.data(),
                                 v.data(),
                                 static_cast<int32_t>(head_dim),
-                                static_cast<int32_t>(limit.count()),
+                                static_cast<int32_t>(sight.limit.count()),
                                 q.data(),
-                                limit.data(),
+                                sight.limit.data(),
                                 max.data(),
                                 sum.data(),
                                 acc.data(),
-                                untouchable.data()};
+                                untouchable.data(),
+                                sight.windowed ? sight.first.data() : nullptr,
+                                sight.cap};
         table.attend_block_q8_0(&args);
     }
 };
 
-// Three blocks with random limits; `special` is one value of q, of K or of V, in sight or not, or none of them.
+// Three blocks with random limits, in two of them windows; `special` is one value of q, of K or of V, in sight or not,
+// or none of them.
 void compare_blocks(Comparison& c, Random& random, size_t rows, size_t head_dim, float spread, int special) {
     const size_t num_tiles = (rows + kQueryTile - 1) / kQueryTile;
     std::vector<float> q = random.values(num_tiles * head_dim * kQueryTile, spread);
@@ -58,7 +82,6 @@ void compare_blocks(Comparison& c, Random& random, size_t rows, size_t head_dim,
     Attention found(rows, head_dim), expected(rows, head_dim);
     for (int block = 0; block < 3; ++block) {
         Guarded<uint16_t> k(head_dim * kKvBlockTokens), v(head_dim * kKvBlockTokens);
-        Guarded<int32_t> limit(rows);
         for (size_t i = 0; i < k.count(); ++i) {
             k.data()[i] = random.small_f16() + (3 << 10);
             v.data()[i] = random.small_f16() + (3 << 10);
@@ -70,12 +93,9 @@ void compare_blocks(Comparison& c, Random& random, size_t rows, size_t head_dim,
             c.ref.store_v(value.data(), 8, 0, halves.data());
             target.data()[static_cast<size_t>(random.below(static_cast<int>(target.count())))] = halves.data()[0];
         }
-        for (size_t r = 0; r < rows; ++r) {
-            const int32_t below = random.below(44);
-            limit.data()[r] = below < 32 ? below : 32;
-        }
-        found.step(c.table, head_dim, query, k, v, limit);
-        expected.step(c.ref, head_dim, query, k, v, limit);
+        const Sight sight(random, rows, special < 0 && block > 0);
+        found.step(c.table, head_dim, query, k, v, sight);
+        expected.step(c.ref, head_dim, query, k, v, sight);
     }
     const std::string what = "attend_block, " + to_string(rows) + " rows of " + to_string(head_dim) + ", ";
     c.expect_same(what + "max", found.max, expected.max);
@@ -83,7 +103,8 @@ void compare_blocks(Comparison& c, Random& random, size_t rows, size_t head_dim,
     c.expect_same(what + "acc", found.acc, expected.acc);
 }
 
-// Random bytes with sane scales, some of them odd, in three q8_0 blocks with random limits.
+// Random bytes with sane scales, some of them odd, in three q8_0 blocks with random limits and, in two of them,
+// windows.
 void compare_q8_0_blocks(Comparison& c, Random& random, size_t rows, size_t head_dim, float spread, bool odd_scales) {
     const size_t num_tiles = (rows + kQueryTile - 1) / kQueryTile, size = num_tiles * kQueryTile * head_dim;
     Guarded<int8_t> quants(size);
@@ -112,13 +133,9 @@ void compare_q8_0_blocks(Comparison& c, Random& random, size_t rows, size_t head
                 memcpy(half->data() + i, &bits, sizeof bits);
             }
         }
-        Guarded<int32_t> limit(rows);
-        for (size_t r = 0; r < rows; ++r) {
-            const int32_t below = random.below(44);
-            limit.data()[r] = below < 32 ? below : 32;
-        }
-        found.step_q8_0(c.table, head_dim, tiles, k, v, limit);
-        expected.step_q8_0(c.ref, head_dim, tiles, k, v, limit);
+        const Sight sight(random, rows, block > 0);
+        found.step_q8_0(c.table, head_dim, tiles, k, v, sight);
+        expected.step_q8_0(c.ref, head_dim, tiles, k, v, sight);
     }
     const std::string what = "attend_block_q8_0, " + to_string(rows) + " rows of " + to_string(head_dim) + ", ";
     c.expect_same(what + "max", found.max, expected.max);

@@ -49,25 +49,27 @@ void compare_rope(Comparison& c) {
     }
 }
 
-void compare_silu(Comparison& c, const std::vector<float>& gate, const std::vector<float>& up) {
+void compare_gated(Comparison& c, bool gelu, const std::vector<float>& gate, const std::vector<float>& up) {
+    const auto by_ref = gelu ? c.ref.gelu_mul : c.ref.silu_mul, by_table = gelu ? c.table.gelu_mul : c.table.silu_mul;
+    const std::string name = gelu ? "gelu_mul" : "silu_mul";
     const size_t n = gate.size();
     const int64_t count = static_cast<int64_t>(n);
     const Guarded<float> gates(n, gate.data()), ups(n, up.data());
     Guarded<float> out(n), expected(n), over_gate(n, gate.data()), over_up(n, up.data());
-    c.ref.silu_mul(gates.data(), ups.data(), count, expected.data());
-    c.table.silu_mul(gates.data(), ups.data(), count, out.data());
-    c.table.silu_mul(over_gate.data(), ups.data(), count, over_gate.data());
-    c.table.silu_mul(gates.data(), over_up.data(), count, over_up.data());
-    c.expect_same("silu_mul of " + to_string(n), out, expected);
-    c.expect_same("silu_mul over gate of " + to_string(n), over_gate, expected);
-    c.expect_same("silu_mul over up of " + to_string(n), over_up, expected);
+    by_ref(gates.data(), ups.data(), count, expected.data());
+    by_table(gates.data(), ups.data(), count, out.data());
+    by_table(over_gate.data(), ups.data(), count, over_gate.data());
+    by_table(gates.data(), over_up.data(), count, over_up.data());
+    c.expect_same(name + " of " + to_string(n), out, expected);
+    c.expect_same(name + " over gate of " + to_string(n), over_gate, expected);
+    c.expect_same(name + " over up of " + to_string(n), over_up, expected);
 }
 
-void compare_silus(Comparison& c) {
+void compare_activations(Comparison& c, bool gelu) {
     Random random(4);
     for (size_t n = 0; n <= 35; ++n) {
         const std::vector<float> gate = random.values(n, 4.0f);
-        compare_silu(c, gate, random.values(n, 4.0f));
+        compare_gated(c, gelu, gate, random.values(n, 4.0f));
     }
     std::vector<float> sweep(20011), any(20011);
     for (size_t i = 0; i < sweep.size(); ++i) {
@@ -75,10 +77,24 @@ void compare_silus(Comparison& c) {
         const uint32_t bits = random.bits();
         memcpy(&any[i], &bits, sizeof bits);
     }
-    compare_silu(c, sweep, std::vector<float>(sweep.size(), 1.0f));
-    compare_silu(c, any, std::vector<float>(any.size(), -0.75f));
+    compare_gated(c, gelu, sweep, std::vector<float>(sweep.size(), 1.0f));
+    compare_gated(c, gelu, any, std::vector<float>(any.size(), -0.75f));
     const std::vector<float> specials(std::begin(kSpecials), std::end(kSpecials));
-    compare_silu(c, specials, std::vector<float>(specials.rbegin(), specials.rend()));
+    compare_gated(c, gelu, specials, std::vector<float>(specials.rbegin(), specials.rend()));
+}
+
+void compare_soft_caps(Comparison& c) {
+    Random random(8);
+    for (const size_t n : {0, 1, 3, 4, 7, 8, 15, 16, 17, 35, 5000}) {
+        std::vector<float> x = random.values(n, 40.0f);
+        for (size_t i = 0; 2 * i < n && i < std::size(kSpecials); ++i) x[2 * i] = kSpecials[i];
+        for (const float cap : {1.0f, 30.0f}) {
+            Guarded<float> found(n, x.data()), expected(n, x.data());
+            c.table.soft_cap(found.data(), static_cast<int64_t>(n), {cap, 1.0f / cap});
+            c.ref.soft_cap(expected.data(), static_cast<int64_t>(n), {cap, 1.0f / cap});
+            c.expect_same("soft_cap of " + to_string(n), found, expected);
+        }
+    }
 }
 
 void compare_stores(Comparison& c) {
@@ -113,7 +129,8 @@ void compare_stores(Comparison& c) {
 void compare_vector_ops(Comparison& c) {
     compare_norms(c);
     compare_rope(c);
-    compare_silus(c);
+    for (const bool gelu : {false, true}) compare_activations(c, gelu);
+    compare_soft_caps(c);
     compare_stores(c);
 }
 

@@ -19,6 +19,7 @@ MODELS = {
     "q8_0": TinyModel(format=Format.Q8_0, architecture="qwen2"),
     "q4_k": TinyModel.for_k_quants(format=Format.Q4_K),
     "q5_k": TinyModel.for_k_quants(format=Format.Q5_K),
+    "gemma2": TinyModel(architecture="gemma2", format=Format.Q5_0, keys={"attention.sliding_window": 20}),
     "q6_k": TinyModel.for_k_quants(format=Format.Q6_K),
 }
 

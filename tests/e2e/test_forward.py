@@ -16,6 +16,7 @@ from core import Core
 from gguf import GGMLQuantizationType as Format
 from numpy.typing import NDArray
 
+from oracles.architectures import ARCHITECTURES
 from oracles.float_copy import write_float_copy
 from oracles.numpy_forward import NumpyModel
 from oracles.tiny_model import TinyModel, vocabulary
@@ -107,7 +108,7 @@ def check_quantised_model(path: Path, prompts: list[list[int]], num_tokens: int,
 
 
 @pytest.mark.parametrize("format", FLOAT_FORMATS, ids=lambda format: format.name)
-@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3", "gemma2"])
 @pytest.mark.parametrize("isa", _native.kernels.runnable_isas())
 def test_tiny_float_models(tmp_path: Path, isa: str, architecture: str, format: Format) -> None:
     path = TinyModel(architecture=architecture, format=format).write(tmp_path / "tiny.gguf")
@@ -132,8 +133,25 @@ def test_tiny_model_variants(tmp_path: Path, shape: dict[str, object]) -> None:
     check_float_model(path, [random_tokens(150)], 16)
 
 
+# Seven layers, so that each pattern of layers comes round.
+SMALL = {"hidden_size": 96, "num_heads": 3, "num_kv_heads": 1, "feed_forward_size": 160, "num_layers": 7}
+
+
+@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
+def test_architectures(tmp_path: Path, architecture: str) -> None:
+    """Prompts longer than the windows of 24 tokens, one of them longer than a range of attention."""
+    model = TinyModel(architecture=architecture, format=Format.F32, context_length=1024, **SMALL)
+    check_float_model(model.write(tmp_path / "tiny.gguf"), [random_tokens(70), random_tokens(540)], 8)
+
+
+@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
+def test_quantised_architectures(tmp_path: Path, architecture: str) -> None:
+    model = TinyModel(architecture=architecture, format=Format.Q8_0, **SMALL)
+    check_quantised_model(model.write(tmp_path / "tiny.gguf"), [random_tokens(60), random_tokens(9)], 64)
+
+
 @pytest.mark.parametrize("format", BLOCK_FORMATS, ids=lambda format: format.name)
-@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
 @pytest.mark.parametrize("isa", _native.kernels.runnable_isas())
 def test_tiny_quantised_models(tmp_path: Path, isa: str, architecture: str, format: Format) -> None:
     path = TinyModel(architecture=architecture, format=format, tied=False).write(tmp_path / "tiny.gguf")

@@ -149,3 +149,60 @@ def test_a_bad_query_spoils_its_row_only(isa: str) -> None:
     assert not np.isfinite(spoilt[2][2] / spoilt[1][2]).any()
     for found, expected in zip(spoilt, clean, strict=True):
         assert_same_bits(found[[0, 1, 3]], expected[[0, 1, 3]])
+
+
+def windows(limits: NDArray[np.int32], lengths: list[int], window: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Limits and firsts [blocks, rows] so that each row sees the last `window` of its positions."""
+    starts = np.array(lengths)[None, :] - window - 32 * np.arange(len(limits))[:, None]
+    firsts = np.clip(starts, 0, 32).astype(np.int32)
+    unseen = firsts >= limits
+    return np.where(unseen, 0, limits).astype(np.int32), np.where(unseen, 0, firsts).astype(np.int32)
+
+
+@every_isa
+@pytest.mark.parametrize("window", [1, 5, 20, 32, 47])
+def test_nothing_before_a_window_has_influence(isa: str, window: int) -> None:
+    lengths = [100, 99, 98, 40, 33, 32, 31, 2]
+    q, k, v, limits = make_case(3, 8, 96, lengths)
+    limits, firsts = windows(limits, lengths, window)
+    clean = kernels.attend(isa, q, k, v, limits, firsts)
+    for row, length in enumerate(lengths):
+        spoilt_k, spoilt_v = k.copy(), v.copy()
+        for position in range(max(length - window, 0)):
+            spoilt_k[position // 32, :, position % 32] = 0x7E00
+            spoilt_v[position // 32, position % 32] = 0x7E00
+        found = kernels.attend(isa, q, spoilt_k, spoilt_v, limits, firsts)
+        assert np.isfinite(found[2][row]).all()
+        for part, expected in zip(found, clean, strict=True):
+            assert_same_bits(part[row], expected[row])
+
+
+@fast
+@pytest.mark.parametrize("head_dim", [24, 64, 256])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 8, 32])
+@pytest.mark.parametrize("window", [1, 17, 40])
+def test_windows_and_soft_caps_equal_ref(isa: str, head_dim: int, rows: int, window: int) -> None:
+    for longest in (1, 17, 33, 100):
+        lengths = [max(longest - 3 * r, 0) for r in range(rows)]
+        q, k, v, limits = make_case(longest, rows, head_dim, lengths)
+        limits, firsts = windows(limits, lengths, window)
+        for cap in (0.0, 1.5):
+            arguments = (q, k, v, limits, firsts, cap)
+            assert_same_state(kernels.attend(isa, *arguments), kernels.attend("ref", *arguments))
+
+
+def test_windows_and_soft_cap_equal_numpy_in_double() -> None:
+    lengths, cap, window = [70, 64, 5], 2.0, 40
+    q, k_blocks, v_blocks, limits = make_case(11, 3, 64, lengths)
+    limits, firsts = windows(limits, lengths, window)
+    maxima, sums, acc = kernels.attend("ref", q, k_blocks, v_blocks, limits, firsts, cap)
+    keys = k_blocks.view(np.float16).astype(np.float64).transpose(0, 2, 1).reshape(-1, 64)
+    values = v_blocks.view(np.float16).astype(np.float64).reshape(-1, 64)
+    queries = q.astype(np.float64)
+    for r, length in enumerate(lengths):
+        seen = slice(max(length - window, 0), length)
+        scores = cap * np.tanh(keys[seen] @ queries[r] / cap)
+        weights = np.exp(scores - scores.max())
+        np.testing.assert_allclose(maxima[r], scores.max(), rtol=1e-5)
+        np.testing.assert_allclose(sums[r], weights.sum(), rtol=1e-5)
+        np.testing.assert_allclose(acc[r] / sums[r], weights @ values[seen] / weights.sum(), atol=2e-4)

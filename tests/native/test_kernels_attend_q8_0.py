@@ -184,3 +184,60 @@ def test_rows_do_not_depend_on_each_other(isa: str) -> None:
         fewer = kernels.attend_q8_0(isa, q[:rows], k, v, np.ascontiguousarray(limits[:, :rows]))
         for found, expected in zip(fewer, together, strict=True):
             assert_same_bits(found, expected[:rows])
+
+
+def windows(limits: NDArray[np.int32], lengths: list[int], window: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Limits and firsts [blocks, rows] so that each row sees the last `window` of its positions."""
+    starts = np.array(lengths)[None, :] - window - 32 * np.arange(len(limits))[:, None]
+    firsts = np.clip(starts, 0, 32).astype(np.int32)
+    unseen = firsts >= limits
+    return np.where(unseen, 0, limits).astype(np.int32), np.where(unseen, 0, firsts).astype(np.int32)
+
+
+@every_isa
+@pytest.mark.parametrize("window", [1, 5, 20, 32, 47])
+def test_nothing_before_a_window_has_influence(isa: str, window: int) -> None:
+    lengths = [100, 99, 98, 40, 33, 32, 31, 2]
+    q, k, v, limits = make_case(3, 96, lengths)
+    limits, firsts = windows(limits, lengths, window)
+    clean = kernels.attend_q8_0(isa, q, k, v, limits, firsts)
+    for row, length in enumerate(lengths):
+        spoilt_k, spoilt_v = k.copy(), v.copy()
+        for position in range(max(length - window, 0)):
+            for half in (spoilt_k, spoilt_v):
+                half[position // 32, 32 * 96 :].view(np.uint16).reshape(3, 32)[:, position % 32] = 0x7E00
+        found = kernels.attend_q8_0(isa, q, spoilt_k, spoilt_v, limits, firsts)
+        assert np.isfinite(found[2][row]).all()
+        for part, expected in zip(found, clean, strict=True):
+            assert_same_bits(part[row], expected[row])
+
+
+@fast
+@pytest.mark.parametrize("head_dim", [64, 256])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 8, 32])
+@pytest.mark.parametrize("window", [1, 17, 40])
+def test_windows_and_soft_caps_equal_ref(isa: str, head_dim: int, rows: int, window: int) -> None:
+    for longest in (1, 17, 33, 100):
+        lengths = [max(longest - 3 * r, 0) for r in range(rows)]
+        q, k, v, limits = make_case(longest, head_dim, lengths)
+        limits, firsts = windows(limits, lengths, window)
+        for cap in (0.0, 1.5):
+            arguments = (q, k, v, limits, firsts, cap)
+            assert_same_state(kernels.attend_q8_0(isa, *arguments), kernels.attend_q8_0("ref", *arguments))
+
+
+def test_windows_and_soft_cap_equal_numpy_in_double() -> None:
+    lengths, cap, window = [70, 64, 5], 2.0, 40
+    q, k_blocks, v_blocks, limits = make_case(11, 64, lengths)
+    limits, firsts = windows(limits, lengths, window)
+    maxima, sums, acc = kernels.attend_q8_0("ref", q, k_blocks, v_blocks, limits, firsts, cap)
+    keys, values = held(k_blocks, 64, True), held(v_blocks, 64, False)
+    ints, scales = quantized(q, 32)
+    queries = (ints.reshape(3, -1, 32) * scales.astype(np.float64)[..., None]).reshape(3, 64)
+    for r, length in enumerate(lengths):
+        seen = slice(max(length - window, 0), length)
+        scores = cap * np.tanh(keys[seen] @ queries[r] / cap)
+        weights = np.exp(scores - scores.max())
+        np.testing.assert_allclose(maxima[r], scores.max(), rtol=1e-5)
+        np.testing.assert_allclose(sums[r], weights.sum(), rtol=1e-5)
+        np.testing.assert_allclose(acc[r] / sums[r], weights @ values[seen] / weights.sum(), atol=2e-4)

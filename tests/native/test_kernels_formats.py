@@ -29,7 +29,7 @@ def test_every_table_this_cpu_should_run_is_there() -> None:
 
 def test_unknown_table_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="'avx9'"):
-        kernels.silu_mul("avx9", np.zeros(1, np.float32), np.zeros(1, np.float32))
+        kernels.gated("avx9", np.zeros(1, np.float32), np.zeros(1, np.float32))
 
 
 @by_name

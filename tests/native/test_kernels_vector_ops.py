@@ -60,13 +60,13 @@ def test_silu_mul_equals_numpy_in_double(n: int) -> None:
     expected = wide / (1 + np.exp(-wide)) * up
     # exp is good to 1.02 ulp; the sum, the quotient and the product round once each.
     bound = 6 * UNIT_ROUNDOFF * np.abs(expected) + 2.0**-126
-    assert (np.abs(kernels.silu_mul("ref", gate, up) - expected) <= bound).all()
+    assert (np.abs(kernels.gated("ref", gate, up) - expected) <= bound).all()
 
 
 def test_exponential_against_double() -> None:
     """silu(-x) = -x / (1 + e^x): from 17 on the sum is e^x but for its rounding, so the error of exp shows."""
     x = np.linspace(17.0, 88.0, 400_001).astype(np.float32)
-    found = kernels.silu_mul("ref", -x, np.ones_like(x)).astype(np.float64)
+    found = kernels.gated("ref", -x, np.ones_like(x)).astype(np.float64)
     wide = x.astype(np.float64)
     # 1 + e^x and the quotient round once each, and 1.02 ulp of exp are up to 2.04 roundings.
     assert (np.abs(found * (1 + np.exp(wide)) / -wide - 1) <= 4.1 * UNIT_ROUNDOFF).all()
@@ -79,7 +79,7 @@ def special_gates() -> NDArray[np.float32]:
 
 def test_silu_mul_of_large_and_special_values() -> None:
     gate = special_gates()
-    found = kernels.silu_mul("ref", gate, np.ones_like(gate))
+    found = kernels.gated("ref", gate, np.ones_like(gate))
     with np.errstate(over="ignore", invalid="ignore"):
         wide = gate.astype(np.float64)
         expected = wide / (1 + np.exp(-wide))
@@ -87,22 +87,64 @@ def test_silu_mul_of_large_and_special_values() -> None:
     np.testing.assert_allclose(found, expected, rtol=6 * UNIT_ROUNDOFF, atol=1e-35)
 
 
-@every_isa
 @pytest.mark.parametrize("n", (0, *LENGTHS))
-def test_silu_mul_equals_ref(isa: str, n: int) -> None:
+def test_gelu_mul_equals_numpy_in_double(n: int) -> None:
+    rng = np.random.default_rng(n)
+    gate, up = (rng.normal(0, 1, (2, n)) * 2).astype(np.float32)
+    wide = gate.astype(np.float64)
+    z = 2 * np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)
+    expected = wide / (1 + np.exp(-z)) * up
+    # z is off by five roundings, constants included, which exp turns into as many times |z|; the rest is as for silu.
+    bound = (6 + 5 * np.abs(z)) * UNIT_ROUNDOFF * np.abs(expected) + 2.0**-126
+    assert (np.abs(kernels.gated("ref", gate, up, gelu=True) - expected) <= bound).all()
+
+
+def test_gelu_mul_of_large_values() -> None:
+    gate = np.array([1e30, -1e30, 3e38, -3e38, 50, -50, np.inf, 0.0, np.nan], np.float32)
+    found = kernels.gated("ref", gate, np.ones_like(gate), gelu=True)
+    np.testing.assert_array_equal(found, [gate[0], 0, gate[2], 0, 50, 0, np.inf, 0, np.nan])
+
+
+@every_isa
+@pytest.mark.parametrize("gelu", [False, True])
+@pytest.mark.parametrize("n", (0, *LENGTHS))
+def test_gated_equals_ref(isa: str, n: int, gelu: bool) -> None:
     gate, up = (np.random.default_rng(n).normal(0, 1, (2, n)) * 20).astype(np.float32)
-    expected = kernels.silu_mul("ref", gate, up)
+    expected = kernels.gated("ref", gate, up, gelu=gelu)
     for into in ("out", "gate", "up"):
-        assert_same_bits(kernels.silu_mul(isa, gate, up, into), expected)
+        assert_same_bits(kernels.gated(isa, gate, up, into, gelu), expected)
 
 
 @fast
-def test_silu_mul_equals_ref_over_the_whole_range(isa: str) -> None:
+@pytest.mark.parametrize("gelu", [False, True])
+def test_gated_equals_ref_over_the_whole_range(isa: str, gelu: bool) -> None:
     """Every 509th bit pattern, all exponents and both signs, then a fine grid where exp is neither 0 nor infinite."""
     patterns = np.arange(0, 2**32, 509, dtype=np.uint64).astype(np.uint32).view(np.float32)
     gate = np.concatenate([special_gates(), patterns, np.linspace(-110, 110, 400_001).astype(np.float32)])
     up = np.resize(np.array([1.0, -3.7, 1e-30, 1e30], np.float32), gate.shape)
-    assert_same_bits(kernels.silu_mul(isa, gate, up), kernels.silu_mul("ref", gate, up))
+    assert_same_bits(kernels.gated(isa, gate, up, gelu=gelu), kernels.gated("ref", gate, up, gelu=gelu))
+
+
+@pytest.mark.parametrize("cap", [0.5, 30.0, 50.0])
+def test_soft_cap_equals_numpy_in_double(cap: float) -> None:
+    x = np.concatenate([np.linspace(-20, 20, 4001) * cap, [1e-6, 1e30, -1e30, np.inf, -np.inf]]).astype(np.float32)
+    y = x.astype(np.float64) / cap
+    # Of 1 - 2 / (exp(2y) + 1): 2y is off by three roundings, exp by two, and none of the parts is above 2.
+    with np.errstate(invalid="ignore"):
+        bound = (6 + 6 * np.abs(y) * np.exp(-2 * np.abs(y))) * cap * UNIT_ROUNDOFF
+    found = kernels.soft_cap("ref", x, cap)
+    assert (np.abs(found[:-2] - cap * np.tanh(y[:-2])) <= bound[:-2]).all()
+    assert found[-2:].tolist() == [cap, -cap]
+    assert np.isnan(kernels.soft_cap("ref", np.array([np.nan], np.float32), cap)[0])
+
+
+@fast
+@pytest.mark.parametrize("n", (0, *LENGTHS, 40_001))
+def test_soft_cap_equals_ref(isa: str, n: int) -> None:
+    rng = np.random.default_rng(n)
+    x = np.concatenate([rng.normal(0, 30, n), special_gates()[: n % 17]]).astype(np.float32)
+    for cap in (1.0, 30.0):
+        assert_same_bits(kernels.soft_cap(isa, x, cap), kernels.soft_cap("ref", x, cap))
 
 
 @every_isa

@@ -69,7 +69,8 @@ class NumpyModel:
         """
         run = _Pass(self, sequences, activation_rounding, dtype)
         head = "output.weight" if "output.weight" in self.weights else "token_embd.weight"
-        return run.split(run.product(run.states(sequences), head))
+        logits = run.product(run.states(sequences), head)
+        return run.split(soft_cap(logits, self.hyperparameter("final_logit_softcapping", 0.0)))
 
     def states(
         self, sequences: list[list[int]], *, activation_rounding: bool = False, dtype: type = np.float32
@@ -93,13 +94,20 @@ class _Pass:
         ends = np.cumsum([len(sequence) for sequence in sequences])
         self.spans = [slice(end - len(sequence), end) for end, sequence in zip(ends, sequences, strict=True)]
         positions = np.concatenate([np.arange(len(sequence)) for sequence in sequences])
-        self.cos, self.sin = rope_tables(model, positions, dtype)
+        base = model.kind.window_rope_base
+        self.rope = rope_tables(model, positions, dtype)
+        self.window_rope = self.rope if base is None else plain_rope_tables(model, base, positions, dtype)
 
     def states(self, sequences: list[list[int]]) -> Array:
         hidden = self.model.weights["token_embd.weight"].values[np.concatenate(sequences)].astype(self.dtype)
+        if self.model.kind.scaled_embedding:
+            hidden = hidden * self.dtype(hidden.shape[1] ** 0.5)
         for layer in range(self.model.num_layers):
-            hidden = hidden + self.attention(layer, self.norm(hidden, f"blk.{layer}.attn_norm.weight"))
-            hidden = hidden + self.feed_forward(layer, self.norm(hidden, f"blk.{layer}.ffn_norm.weight"))
+            block = f"blk.{layer}"
+            added = self.attention(layer, self.norm(hidden, f"{block}.attn_norm.weight"))
+            hidden = hidden + self.norm(added, f"{block}.post_attention_norm.weight")
+            added = self.feed_forward(layer, self.norm(hidden, f"{block}.ffn_norm.weight"))
+            hidden = hidden + self.norm(added, f"{block}.post_ffw_norm.weight")
         return self.norm(hidden, "output_norm.weight")
 
     def split(self, rows: Array) -> list[Array]:
@@ -107,7 +115,9 @@ class _Pass:
         return [rows[span] for span in self.spans]
 
     def norm(self, x: Array, name: str) -> Array:
-        """RMSNorm (Zhang and Sennrich 2019)."""
+        """RMSNorm (Zhang and Sennrich 2019), or x as it is if the model has no such norm."""
+        if name not in self.model.weights:
+            return x
         mean_square = np.mean(x * x, axis=-1, keepdims=True)
         weight = self.model.weights[name].values.astype(self.dtype)
         return x / np.sqrt(mean_square + self.dtype(self.model.norm_epsilon)) * weight
@@ -125,44 +135,55 @@ class _Pass:
         heads = [
             self.product(x, f"blk.{layer}.attn_{part}.weight").reshape(len(x), -1, model.head_dim) for part in "qkv"
         ]
-        for part, index in (("q", 0), ("k", 1)):
-            if (norm := f"blk.{layer}.attn_{part}_norm.weight") in model.weights:
-                heads[index] = self.norm(heads[index], norm)
-        query, key, value = self.rotate(heads[0]), self.rotate(heads[1]), heads[2]
+        query, key = (
+            self.rotate(self.norm(heads[index], f"blk.{layer}.attn_{part}_norm.weight"), layer)
+            for index, part in enumerate("qk")
+        )
+        value = heads[2]
         if self.rounding:
             key, value = (part.astype(np.float16).astype(self.dtype) for part in (key, value))
         group = model.num_heads // model.num_kv_heads
         key, value = (np.repeat(part, group, axis=1) for part in (key, value))
-        mixed = [self.attend(query[span], key[span], value[span]) for span in self.spans]
+        mixed = [self.attend(layer, query[span], key[span], value[span]) for span in self.spans]
         return self.product(np.concatenate(mixed).reshape(len(x), -1), f"blk.{layer}.attn_output.weight")
 
-    def attend(self, query: Array, key: Array, value: Array) -> Array:
+    def attend(self, layer: int, query: Array, key: Array, value: Array) -> Array:
         """Arrays are [position, head, head_dim], one sequence."""
         scores = np.einsum("qhd,khd->hqk", query, key) / self.dtype(self.model.head_dim**0.5)
-        future = np.triu(np.ones(scores.shape[1:], bool), k=1)
-        scores[:, future] = -np.inf
+        scores = soft_cap(scores, self.model.hyperparameter("attn_logit_softcapping", 0.0))
+        everywhere = np.ones(scores.shape[1:], bool)
+        unseen = np.triu(everywhere, k=1)
+        if self.model.kind.has_window(layer):
+            unseen |= np.tril(everywhere, k=-self.model.hyperparameter("attention.sliding_window"))
+        scores[:, unseen] = -np.inf
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights /= weights.sum(axis=-1, keepdims=True)
         return np.einsum("hqk,khd->qhd", weights, value)
 
-    def rotate(self, heads: Array) -> Array:
+    def rotate(self, heads: Array, layer: int) -> Array:
         """Rotary embedding (Su et al. 2021) of adjacent pairs, or of pairs from the two halves."""
-        half = self.cos.shape[-1]
+        cos, sin = (
+            table[:, None, :] for table in (self.window_rope if self.model.kind.has_window(layer) else self.rope)
+        )
+        half = cos.shape[-1]
         out = heads.copy()
         if self.model.kind.rope_halves:
             first, second = slice(0, half), slice(half, 2 * half)
         else:
             first, second = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
-        cos, sin = self.cos[:, None, :], self.sin[:, None, :]
         out[..., first] = heads[..., first] * cos - heads[..., second] * sin
         out[..., second] = heads[..., first] * sin + heads[..., second] * cos
         return out
 
     def feed_forward(self, layer: int, x: Array) -> Array:
-        """SwiGLU (Shazeer 2020)."""
+        """SwiGLU or, with the tanh approximation of GELU, GeGLU (Shazeer 2020)."""
         gate = self.product(x, f"blk.{layer}.ffn_gate.weight")
         up = self.product(x, f"blk.{layer}.ffn_up.weight")
-        return self.product(gate / (1 + np.exp(-gate)) * up, f"blk.{layer}.ffn_down.weight")
+        if self.model.kind.gelu:
+            active = gate / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (gate + 0.044715 * gate**3)))
+        else:
+            active = gate / (1 + np.exp(-gate))
+        return self.product((active * up).astype(self.dtype), f"blk.{layer}.ffn_down.weight")
 
 
 def round_to_int8(x: Array, block: int) -> Array:
@@ -175,6 +196,17 @@ def round_to_int8(x: Array, block: int) -> Array:
     inverse = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=largest > 0)
     levels = np.rint(blocks * inverse)
     return (levels.astype(x.dtype) * (largest / np.float32(127)).astype(x.dtype)).reshape(x.shape)
+
+
+def soft_cap(x: Array, cap: float) -> Array:
+    """x, smoothly kept between -cap and cap unless cap is 0."""
+    return x if cap == 0 else (cap * np.tanh(x / cap)).astype(x.dtype)
+
+
+def plain_rope_tables(model: NumpyModel, base: float, positions: NDArray[np.int64], dtype: type) -> tuple[Array, Array]:
+    dims = model.hyperparameter("rope.dimension_count", model.head_dim)
+    angles = positions[:, None] * base ** (-2.0 * np.arange(dims // 2) / dims)
+    return np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)
 
 
 def rope_tables(model: NumpyModel, positions: NDArray[np.int64], dtype: type) -> tuple[Array, Array]:

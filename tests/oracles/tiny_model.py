@@ -44,6 +44,7 @@ class TinyModel:
     rope_base: float = 10000.0
     rope_factors: bool = False
     rope_scaling: Mapping[str, Any] = field(default_factory=dict)  # type, factor, original_context_length
+    keys: Mapping[str, Any] = field(default_factory=dict)  # of the architecture, beside or in the stead of its own
     tied: bool = True
     seed: int = 0
 
@@ -89,6 +90,8 @@ class TinyModel:
                 block |= {"attn_q.bias": (query,), "attn_k.bias": (kv,), "attn_v.bias": (kv,)}
             if kind.head_norms:
                 block |= {"attn_q_norm.weight": (self.head_dim,), "attn_k_norm.weight": (self.head_dim,)}
+            if kind.post_norms:
+                block |= {"post_attention_norm.weight": (hidden,), "post_ffw_norm.weight": (hidden,)}
             shapes |= {f"blk.{layer}.{name}": shape for name, shape in block.items()}
         shapes["output_norm.weight"] = (hidden,)
         if not self.tied:
@@ -107,7 +110,13 @@ class TinyModel:
         writer.add_head_count(self.num_heads)
         writer.add_head_count_kv(self.num_kv_heads)
         writer.add_layer_norm_rms_eps(1e-5)
-        writer.add_rope_freq_base(self.rope_base)
+        for name, value in {
+            "rope.freq_base": self.rope_base,
+            **ARCHITECTURES[self.architecture].keys,
+            **self.keys,
+        }.items():
+            add = writer.add_float32 if isinstance(value, float) else writer.add_uint32
+            add(f"{self.architecture}.{name}", value)
         writer.add_rope_dimension_count(self.head_dim)
         if self.head_dim * self.num_heads != self.hidden_size:
             writer.add_key_length(self.head_dim)

@@ -1,9 +1,11 @@
 #include "family.h"
 
+#include "../refuse.h"
+
 namespace treadle {
 
 std::span<const Family* const> families() {
-    static constexpr const Family* kFamilies[] = {&kLlama, &kQwen2, &kQwen3};
+    static constexpr const Family* kFamilies[] = {&kGemma, &kGemma2, &kGemma3, &kLlama, &kQwen2, &kQwen3};
     return kFamilies;
 }
 
@@ -24,11 +26,29 @@ void plan_head_norms(TensorPlan& plan, const ModelConfig& config, const std::str
     plan.vector(prefix + "attn_k_norm.weight", config.head_dim, &layer.key_norm);
 }
 
+void plan_post_norms(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer) {
+    plan.vector(prefix + "post_attention_norm.weight", config.hidden_size, &layer.post_attention_norm);
+    plan.vector(prefix + "post_ffw_norm.weight", config.hidden_size, &layer.post_feed_forward_norm);
+}
+
 void plan_feed_forward(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer) {
     plan.vector(prefix + "ffn_norm.weight", config.hidden_size, &layer.feed_forward_norm);
     plan.matrix(prefix + "ffn_gate.weight", config.feed_forward_size, config.hidden_size, layer.gate);
     plan.matrix(prefix + "ffn_up.weight", config.feed_forward_size, config.hidden_size, layer.up);
     plan.matrix(prefix + "ffn_down.weight", config.hidden_size, config.feed_forward_size, layer.down);
+}
+
+bool read_windows(const ConfigReader& reader, int32_t default_period, ModelConfig& config) {
+    const int32_t window = reader.integer_or("attention.sliding_window", 0, 0, 1u << 30);
+    if (window == 0) return false;
+    const char* pattern = "attention.sliding_window_pattern";
+    const std::vector<bool> listed = reader.flags(pattern, config.layers.size());
+    const int32_t period = listed.empty() ? reader.integer_or(pattern, default_period, 1, 512) : 0;
+    for (size_t i = 0; i < config.layers.size(); ++i) {
+        const bool windowed = listed.empty() ? period == 1 || (i + 1) % static_cast<size_t>(period) != 0 : listed[i];
+        if (windowed) config.layers[i].window = window;
+    }
+    return true;
 }
 
 }  // namespace treadle

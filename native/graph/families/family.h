@@ -22,7 +22,7 @@ struct Family {
     void (*plan_layer)(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer);
 };
 
-extern const Family kLlama, kQwen2, kQwen3;
+extern const Family kGemma, kGemma2, kGemma3, kLlama, kQwen2, kQwen3;
 std::span<const Family* const> families();
 
 // The parts that most layers have.
@@ -30,7 +30,13 @@ std::span<const Family* const> families();
 void plan_attention(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer);
 // Norms of every query and key head.
 void plan_head_norms(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer);
+// Norms of what attention and the feed-forward add to the residual.
+void plan_post_norms(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer);
 // Norm, gate, up and down.
 void plan_feed_forward(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer);
+
+// Sliding windows of `attention.sliding_window` tokens for the first layers of every period, all but the last one;
+// `default_period` holds unless the file has a period or a list of layers. True if there are any.
+bool read_windows(const ConfigReader& reader, int32_t default_period, ModelConfig& config);
 
 }  // namespace treadle

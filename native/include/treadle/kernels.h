@@ -25,7 +25,7 @@ using MatmulFn = void (*)(const void* panel, int64_t num_columns, const ActTile*
 // Writes token `token` of the tile (see ActTile) from x[num_columns]. num_columns is a multiple of 32, any for F32.
 using QuantizeFn = void (*)(const float* x, int64_t num_columns, int32_t token, const ActTile* tile);
 
-// The exponential of silu_mul and attend_block, good to 1.02 ulp:
+// The exponential of all that has one, good to 1.02 ulp:
 //   x is clamped to kExpLowest .. kExpHighest, where the result is 0 and infinity; NaN stays NaN
 //   n = round_to_nearest_even(x * kLog2E); r = fma(-n, kLn2High, x); r = fma(-n, kLn2Low, r)
 //   p = kExpPoly[0]; p = fma(p, r, kExpPoly[i]) for i = 1..4; p = fma(p, r * r, r)
@@ -40,35 +40,49 @@ constexpr float kExpPoly[5] = {0x1.6a23cep-10f, 0x1.123a20p-7f, 0x1.5558f2p-5f, 
 // The same for code that belongs to no table.
 float exp_f32(float x);
 
+// x brought smoothly between -cap and cap, cap * tanh(x / cap):
+//   y = x * inverse, inverse = 1 / cap; out = cap * (1 - 2 / (exp(y + y) + 1))
+struct SoftCap {
+    float cap;  // 0: none
+    float inverse;
+};
+
+// gate / (1 + exp(-z)) with z = gate * fma(gate * gate, kGeluCubic, kGeluLinear): GELU as its tanh approximation has it
+// (Hendrycks and Gimpel 2016), because (1 + tanh(z / 2)) / 2 = 1 / (1 + exp(-z)).
+constexpr float kGeluLinear = 0x1.988454p+0f;  // 2 * sqrt(2 / pi)
+constexpr float kGeluCubic = 0x1.2444f2p-4f;   // the same times 0.044715
+
 // One KV block against up to kMaxAttendRows query rows of one KV head, as a step of an online softmax (Milakov and
-// Gimelshein 2018; Dao et al. 2022): updates max, sum and acc of each row. A row with limit 0 stays untouched. What
-// lies at or past a row's limit has no influence on it, whatever it holds. Order of operations for a row and its
-// positions p:
-//   s[d % 2] = fma(q[d], k[d][p], s[d % 2]); score[p] = s[0] + s[1]
+// Gimelshein 2018; Dao et al. 2022): updates max, sum and acc of each row. A row sees the positions first .. limit - 1;
+// one with limit 0 stays untouched. What a row does not see has no influence on it, whatever it holds. Order of
+// operations for a row and the positions p it sees:
+//   s[d % 2] = fma(q[d], k[d][p], s[d % 2]); score[p] = s[0] + s[1], then the soft cap if there is one
 //   top = the largest of max and the scores, NaN ignored; correction = exp(max - top)
-//   w[p] = exp(score[p] - top), 0 past the limit; total = w[p] + w[p + 16] for p < 16, then halves as in rms_norm
-//   acc[d] = acc[d] * correction; acc[d] = fma(w[p], v[p][d], acc[d]) for p = 0 .. limit - 1
+//   w[p] = exp(score[p] - top), 0 if unseen; total = w[p] + w[p + 16] for p < 16, then halves as in rms_norm
+//   acc[d] = acc[d] * correction; acc[d] = fma(w[p], v[p][d], acc[d]) for p = first .. limit - 1
 //   max = top; sum = sum * correction + total
 struct AttendArgs {
     const uint16_t* k_block;  // f16 [head_dim][32]: positions are the inner index
     const uint16_t* v_block;  // f16 [32][head_dim]
     int32_t head_dim;         // multiple of 8
     int32_t num_rows;         // 1..kMaxAttendRows
-    // [tiles][head_dim][kQueryTile], row r in tile r / kQueryTile; scaled by 1 / sqrt(head_dim) already
+    // [tiles][head_dim][kQueryTile], row r in tile r / kQueryTile; scaled already
     const float* q;
-    const int32_t* limit;  // [num_rows]: row r sees positions 0 .. limit[r]-1 of this block, 0..32
+    const int32_t* limit;  // [num_rows]: row r sees positions first[r] .. limit[r] - 1 of this block, 0..32
     float* max;            // [num_rows], -inf before the first block
     float* sum;            // [num_rows], 0 before the first block
     float* acc;            // [num_rows][head_dim], 0 before the first block; the caller divides by sum at the end
     // The K the caller turns to next, requested from memory meanwhile; never read, may be null.
     const uint16_t* next_k_block = nullptr;
+    const int32_t* first = nullptr;  // [num_rows], below limit[r] where that is not 0; null: 0 for all rows
+    SoftCap soft_cap = {};           // of the scores
 };
 
 // The same over q8_0 blocks (see formats.h), with queries of 8 bits and all products in exact integers. What a row sees
 // of a block is softened around its own maximum b, so that the 15-bit weights are fine where the block matters. Order
-// of operations for a row and its positions p, with group j = dims 32j .. 32j + 31:
-//   for j: score[p] = fma(float(sum of (k - 128) * q) * k_scale[j][p], q_scale[j], score[p])
-//   b = the largest score, NaN ignored; top = the larger of max and b; e[p] = exp(score[p] - b), 0 past the limit
+// of operations for a row and the positions p it sees, with group j = dims 32j .. 32j + 31:
+//   for j: score[p] = fma(float(sum of (k - 128) * q) * k_scale[j][p], q_scale[j], score[p]); then the soft cap
+//   b = the largest score, NaN ignored; top = the larger of max and b; e[p] = exp(score[p] - b), 0 if unseen
 //   old = exp(max - top), now = exp(b - top); sum = sum * old + total(e) * now, the total as above; max = top
 //   for j: m = the largest v_scale[j][p] in sight, by its bits; inverse = 1 / m, 0 where m is 0 or NaN
 //   u[p] = round_to_nearest_even((e[p] * 32767) * (v_scale[j][p] * inverse)), 0 where that is NaN
@@ -84,6 +98,8 @@ struct AttendQ8Args {
     float* sum;
     float* acc;
     const uint8_t* next_k_block = nullptr;
+    const int32_t* first = nullptr;
+    SoftCap soft_cap = {};
 };
 constexpr float kMaxWeight = 32767.0f;
 constexpr float kUnitWeight = 1.0f / kMaxWeight;
@@ -105,6 +121,10 @@ struct KernelTable {
 
     // out[i] = (gate[i] / (1 + exp(-gate[i]))) * up[i]; out may be gate or up.
     void (*silu_mul)(const float* gate, const float* up, int64_t n, float* out);
+    // out[i] = (gate[i] / (1 + exp(-z))) * up[i], z of kGeluLinear; out may be gate or up.
+    void (*gelu_mul)(const float* gate, const float* up, int64_t n, float* out);
+    // x[i] with the soft cap, in place.
+    void (*soft_cap)(float* x, int64_t n, SoftCap cap);
 
     // One position (0..31) of a KV block; f32 -> f16, round to nearest even, overflow to infinity.
     void (*store_k)(const float* k, int32_t head_dim, int32_t position, uint16_t* k_block);

@@ -18,6 +18,8 @@ namespace treadle {
 
 enum class RopePairing { kAdjacent, kHalves };
 
+enum class Activation { kSilu, kGelu };  // of the gate
+
 // How keys and values are kept: see formats.h.
 enum class KvType { kF16, kQ8_0 };
 
@@ -32,7 +34,8 @@ constexpr int32_t kNoRope = -1;
 
 // What layers of one model may differ in.
 struct LayerConfig {
-    int32_t rope = 0;  // index of the table, kNoRope for a layer without positions
+    int32_t rope = 0;    // index of the table, kNoRope for a layer without positions
+    int32_t window = 0;  // positions a token sees, itself included; 0: all before it
 };
 
 struct ModelConfig {
@@ -46,7 +49,11 @@ struct ModelConfig {
     int32_t vocab_size = 0;
     int32_t context_length = 0;
     float norm_epsilon = 0.0f;
+    float embedding_scale = 1.0f;
     float attention_scale = 0.0f;  // of the products of queries and keys
+    SoftCap attention_cap = {};    // of the same, after the scale
+    SoftCap logit_cap = {};
+    Activation activation = Activation::kSilu;
     RopePairing rope_pairing = RopePairing::kAdjacent;
     std::vector<RopeTable> ropes;
     std::vector<LayerConfig> layers;
@@ -86,8 +93,10 @@ struct LayerWeights {
     const float* key_bias = nullptr;
     const float* value_bias = nullptr;
     const float* attention_output_bias = nullptr;
+    const float* post_attention_norm = nullptr;  // of what goes back into the residual
     const float* feed_forward_norm = nullptr;
     Matrix gate, up, down;
+    const float* post_feed_forward_norm = nullptr;
 };
 
 struct LoadOptions {
@@ -109,6 +118,9 @@ class Model {
     const Matrix& output() const { return output_; }  // the embedding again where the file ties them
     const float* output_norm() const { return output_norm_; }
     const std::vector<LayerWeights>& layers() const { return layers_; }
+
+    // Some layer normalises what it adds to the residual.
+    bool has_post_norms() const;
 
     uint64_t weight_bytes() const { return weights_.num_bytes(); }
     // Weight bytes that one decoded token has to read.

@@ -70,13 +70,13 @@ inline float largest_lane(__m256 v) {
 // lies beyond a limit may be anything, NaN included, so it is blended away rather than multiplied by zero.
 inline void soften(const AttendArgs& args, Group& group, int i) {
     const int32_t row = group.row[i];
-    const __m256i limit = _mm256_set1_epi32(args.limit[row]);
-    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const int32_t first = args.first ? args.first[row] : 0, limit = args.limit[row];
     __m256 p[kVectors], seen[kVectors];
     __m256 top_lanes = _mm256_set1_ps(args.max[row]);
     TREADLE_UNROLL for (int n = 0; n < kVectors; ++n) {
-        seen[n] = _mm256_castsi256_ps(_mm256_cmpgt_epi32(limit, _mm256_add_epi32(lane, _mm256_set1_epi32(kLanes * n))));
+        seen[n] = seen_of(first, limit, n);
         p[n] = _mm256_load_ps(group.p[i] + kLanes * n);
+        if (args.soft_cap.cap > 0.0f) p[n] = soft_capped(p[n], args.soft_cap);
         // Of two operands max returns the second if either is NaN, so NaN scores fall out.
         top_lanes = _mm256_max_ps(_mm256_blendv_ps(top_lanes, p[n], seen[n]), top_lanes);
     }
@@ -92,21 +92,39 @@ inline void soften(const AttendArgs& args, Group& group, int i) {
     args.sum[row] = args.sum[row] * correction + sum_lanes(sums);
 }
 
-// acc = acc * correction + p * V for 8 * C dims from d on. Positions that all rows see come first, then each row's
-// rest.
+// acc += p * V of row r of the group for positions from .. to - 1.
+template <int C>
+inline void add_edge(const AttendArgs& args, const Group& group, int r, int32_t d, int32_t from, int32_t to,
+                     __m256* acc) {
+    for (int32_t position = from; position < to; ++position) {
+        const __m256 p = _mm256_set1_ps(group.p[r][position]);
+        const uint16_t* v = args.v_block + position * args.head_dim + d;
+        TREADLE_UNROLL for (int c = 0; c < C; ++c) acc[c] = _mm256_fmadd_ps(p, load_f16(v + kLanes * c), acc[c]);
+    }
+}
+
+// acc = acc * correction + p * V for 8 * C dims from d on. Between what each row sees alone, before and after, are the
+// positions that all rows see.
 template <int R, int C>
 inline void add_values(const AttendArgs& args, const Group& group, int32_t d) {
     __m256 acc[R][C];
-    int32_t all_see = kKvBlockTokens;
+    int32_t all_from = 0, all_see = kKvBlockTokens;
     TREADLE_UNROLL for (int r = 0; r < R; ++r) {
         const int32_t row = group.row[r];
         if (args.limit[row] < all_see) all_see = args.limit[row];
+        if (args.first && args.first[row] > all_from) all_from = args.first[row];
         const float* from = args.acc + int64_t{row} * args.head_dim + d;
         TREADLE_UNROLL for (int c = 0; c < C; ++c) acc[r][c] =
             _mm256_mul_ps(_mm256_loadu_ps(from + kLanes * c), _mm256_set1_ps(group.correction[r]));
     }
+    if (all_from > 0) {
+        TREADLE_UNROLL for (int r = 0; r < R; ++r) {
+            const int32_t row = group.row[r], end = args.limit[row] < all_from ? args.limit[row] : all_from;
+            add_edge<C>(args, group, r, d, args.first[row], end, acc[r]);
+        }
+    }
     const uint16_t* v = args.v_block + d;
-    for (int32_t position = 0; position < all_see; ++position) {
+    for (int32_t position = all_from; position < all_see; ++position) {
         __m256 value[C];
         TREADLE_UNROLL for (int c = 0; c < C; ++c) value[c] = load_f16(v + position * args.head_dim + kLanes * c);
         TREADLE_UNROLL for (int r = 0; r < R; ++r) {
@@ -116,11 +134,7 @@ inline void add_values(const AttendArgs& args, const Group& group, int32_t d) {
     }
     TREADLE_UNROLL for (int r = 0; r < R; ++r) {
         const int32_t row = group.row[r];
-        for (int32_t position = all_see; position < args.limit[row]; ++position) {
-            const __m256 p = _mm256_set1_ps(group.p[r][position]);
-            TREADLE_UNROLL for (int c = 0; c < C; ++c) acc[r][c] =
-                _mm256_fmadd_ps(p, load_f16(v + position * args.head_dim + kLanes * c), acc[r][c]);
-        }
+        add_edge<C>(args, group, r, d, all_from < all_see ? all_see : all_from, args.limit[row], acc[r]);
         float* to = args.acc + int64_t{row} * args.head_dim + d;
         TREADLE_UNROLL for (int c = 0; c < C; ++c) _mm256_storeu_ps(to + kLanes * c, acc[r][c]);
     }

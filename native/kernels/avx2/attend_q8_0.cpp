@@ -74,10 +74,8 @@ inline float largest_lane(__m256 v) {
 
 inline float exp_one(float x) { return _mm256_cvtss_f32(exp_ps(_mm256_set1_ps(x))); }
 
-// All bits set where a row with this limit sees position 8 * n + lane.
-inline __m256 seen_of(int32_t limit, int n) {
-    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    return _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(limit - kLanes * n), lane));
+inline __m256 seen_of(const AttendQ8Args& args, int32_t row, int n) {
+    return seen_of(args.first ? args.first[row] : 0, args.limit[row], n);
 }
 
 // Scores of row i of the group to weights relative to the block's maximum; updates max and sum.
@@ -87,8 +85,9 @@ inline void soften(const AttendQ8Args& args, Group& group, int i) {
     __m256 p[kVectors], seen[kVectors];
     __m256 top_lanes = none;
     TREADLE_UNROLL for (int n = 0; n < kVectors; ++n) {
-        seen[n] = seen_of(args.limit[row], n);
+        seen[n] = seen_of(args, row, n);
         p[n] = _mm256_load_ps(group.e[i] + kLanes * n);
+        if (args.soft_cap.cap > 0.0f) p[n] = soft_capped(p[n], args.soft_cap);
         // Of two operands max returns the second if either is NaN, so NaN scores fall out.
         top_lanes = _mm256_max_ps(_mm256_blendv_ps(none, p[n], seen[n]), top_lanes);
     }
@@ -105,11 +104,11 @@ inline void soften(const AttendQ8Args& args, Group& group, int i) {
     args.sum[row] = args.sum[row] * group.old_factor[i] + sum_lanes(sums) * group.now_factor[i];
 }
 
-// V's scales of 32 dims relative to the largest one in sight, which is returned.
-inline float relative_scales(const uint16_t* scales, int32_t limit, __m256* out) {
+// V's scales of 32 dims relative to the largest one in the row's sight, which is returned.
+inline float relative_scales(const AttendQ8Args& args, int32_t row, const uint16_t* scales, __m256* out) {
     __m256i top = _mm256_setzero_si256();
     TREADLE_UNROLL for (int n = 0; n < kVectors; ++n) {
-        out[n] = _mm256_and_ps(seen_of(limit, n), load_f16(scales + kLanes * n));
+        out[n] = _mm256_and_ps(seen_of(args, row, n), load_f16(scales + kLanes * n));
         top = _mm256_max_epu32(top, _mm256_castps_si256(out[n]));
     }
     __m128i m = _mm_max_epu32(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
@@ -173,7 +172,7 @@ void attend_group(const AttendQ8Args& args, Group& group) {
         for (int i = 0; i < R; ++i) {
             __m256 scale[kVectors];
             const uint16_t* scales = scales_of(args.v_block, args.head_dim, j);
-            const float largest = relative_scales(scales, args.limit[group.row[i]], scale);
+            const float largest = relative_scales(args, group.row[i], scales, scale);
             factor[i] = (group.now_factor[i] * kUnitWeight) * largest;
             round_weights(group, i, scale);
         }

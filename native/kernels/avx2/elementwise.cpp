@@ -20,6 +20,26 @@ inline __m256 silu_times(__m256 gate, __m256 up) {
     return _mm256_mul_ps(_mm256_div_ps(gate, _mm256_add_ps(_mm256_set1_ps(1.0f), e)), up);
 }
 
+inline __m256 gelu_times(__m256 gate, __m256 up) {
+    const __m256 slope =
+        _mm256_fmadd_ps(_mm256_mul_ps(gate, gate), _mm256_set1_ps(kGeluCubic), _mm256_set1_ps(kGeluLinear));
+    const __m256 e = exp_ps(_mm256_sub_ps(_mm256_setzero_ps(), _mm256_mul_ps(gate, slope)));
+    return _mm256_mul_ps(_mm256_div_ps(gate, _mm256_add_ps(_mm256_set1_ps(1.0f), e)), up);
+}
+
+// out = activate(gate, up), the tail in a vector of its own.
+template <class Activate>
+inline void gated(const float* gate, const float* up, int64_t n, float* out, Activate activate) {
+    int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) {
+        _mm256_storeu_ps(out + i, activate(_mm256_loadu_ps(gate + i), _mm256_loadu_ps(up + i)));
+    }
+    if (i == n) return;
+    float tail[kLanes];
+    _mm256_storeu_ps(tail, activate(load_first(gate + i, n - i), load_first(up + i, n - i)));
+    __builtin_memcpy(out + i, tail, static_cast<size_t>(n - i) * sizeof(float));
+}
+
 inline void rotate(float* a, float* b, float cos, float sin) {
     const float x = *a, y = *b;
     *a = x * cos - y * sin;
@@ -78,14 +98,15 @@ void rope_halves(float* head, const float* cos, const float* sin, int32_t half) 
 }
 
 void silu_mul(const float* gate, const float* up, int64_t n, float* out) {
-    int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes) {
-        _mm256_storeu_ps(out + i, silu_times(_mm256_loadu_ps(gate + i), _mm256_loadu_ps(up + i)));
-    }
-    if (i == n) return;
-    float tail[kLanes];
-    _mm256_storeu_ps(tail, silu_times(load_first(gate + i, n - i), load_first(up + i, n - i)));
-    __builtin_memcpy(out + i, tail, static_cast<size_t>(n - i) * sizeof(float));
+    gated(gate, up, n, out, [](__m256 g, __m256 u) { return silu_times(g, u); });
+}
+
+void gelu_mul(const float* gate, const float* up, int64_t n, float* out) {
+    gated(gate, up, n, out, [](__m256 g, __m256 u) { return gelu_times(g, u); });
+}
+
+void soft_cap(float* x, int64_t n, SoftCap cap) {
+    gated(x, x, n, x, [cap](__m256 value, __m256) { return soft_capped(value, cap); });
 }
 
 void store_k(const float* k, int32_t head_dim, int32_t position, uint16_t* k_block) {

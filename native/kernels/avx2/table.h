@@ -21,6 +21,8 @@ constexpr KernelTable make_table(const char* isa, const QuantisedProducts& produ
         .rope_adjacent = rope_adjacent,
         .rope_halves = rope_halves,
         .silu_mul = silu_mul,
+        .gelu_mul = gelu_mul,
+        .soft_cap = soft_cap,
         .store_k = store_k,
         .store_v = store_v,
         .attend_block = attend_block,

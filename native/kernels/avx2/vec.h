@@ -104,5 +104,19 @@ inline __m256 exp_ps(__m256 x) {
     return _mm256_mul_ps(_mm256_mul_ps(p, _mm256_castsi256_ps(power1)), _mm256_castsi256_ps(power2));
 }
 
+inline __m256 soft_capped(__m256 x, SoftCap cap) {
+    const __m256 y = _mm256_mul_ps(x, _mm256_set1_ps(cap.inverse)), one = _mm256_set1_ps(1.0f);
+    const __m256 share = _mm256_div_ps(_mm256_set1_ps(2.0f), _mm256_add_ps(exp_ps(_mm256_add_ps(y, y)), one));
+    return _mm256_mul_ps(_mm256_set1_ps(cap.cap), _mm256_sub_ps(one, share));
+}
+
+// All bits set where a row that sees first .. limit - 1 sees position 8 * n + lane of a block.
+inline __m256 seen_of(int32_t first, int32_t limit, int n) {
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i below = _mm256_cmpgt_epi32(_mm256_set1_epi32(limit - kLanes * n), lane);
+    const __m256i before = _mm256_cmpgt_epi32(_mm256_set1_epi32(first - kLanes * n), lane);
+    return _mm256_castsi256_ps(_mm256_andnot_si256(before, below));
+}
+
 }  // namespace
 }  // namespace treadle::avx2

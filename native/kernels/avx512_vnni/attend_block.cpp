@@ -18,8 +18,9 @@ struct Group {
     alignas(64) float p[kGroupRows][kKvBlockTokens];  // scores, then probabilities
     alignas(32) float max[kGroupRows];                // after this block
     alignas(32) float correction[kGroupRows];         // what the earlier blocks' sums are scaled with
-    int32_t all_see, any_sees;                        // positions every row sees, positions some row sees
-    bool corrects;                                    // some correction is not 1
+    // Every row sees all_from .. all_see - 1 if that is anything, some row any_from .. any_sees - 1.
+    int32_t any_from, all_from, all_see, any_sees;
+    bool corrects;  // some correction is not 1
 };
 
 template <int R>
@@ -68,8 +69,12 @@ inline void score(const AttendArgs& args, Group& group) {
     }
 }
 
-inline uint32_t seen_by(const AttendArgs& args, int32_t row) {
-    return static_cast<uint32_t>((uint64_t{1} << args.limit[row]) - 1);
+inline void cap_scores(SoftCap cap, Group& group, int num_rows) {
+    for (int i = 0; i < num_rows; ++i) {
+        for (float* p = group.p[i]; p < group.p[i] + kKvBlockTokens; p += 16) {
+            _mm512_store_ps(p, soft_capped(_mm512_load_ps(p), cap));
+        }
+    }
 }
 
 // The rows' new maxima, and the corrections of what they have summed up so far, all rows in one vector.
@@ -77,7 +82,7 @@ inline void raise_maxima(const AttendArgs& args, Group& group, int num_rows) {
     const __m512 none = _mm512_set1_ps(-__builtin_inff());
     alignas(64) float before[16] = {};
     for (int i = 0; i < num_rows; ++i) {
-        const uint32_t seen = seen_by(args, group.row[i]);
+        const uint32_t seen = seen_by(args.first, args.limit, group.row[i]);
         const __m512 low = _mm512_mask_loadu_ps(none, static_cast<__mmask16>(seen), group.p[i]);
         const __m512 high = _mm512_mask_loadu_ps(none, static_cast<__mmask16>(seen >> 16), group.p[i] + 16);
         before[i] = args.max[group.row[i]];
@@ -95,7 +100,7 @@ inline void raise_maxima(const AttendArgs& args, Group& group, int num_rows) {
 // Scores of row i of the group become probabilities relative to the row's new maximum; max and sum are updated.
 inline void soften(const AttendArgs& args, Group& group, int i) {
     const int32_t row = group.row[i];
-    const uint32_t seen = seen_by(args, row);
+    const uint32_t seen = seen_by(args.first, args.limit, row);
     const __m512 max = _mm512_set1_ps(group.max[i]);
     const __m512 low = exp_ps(_mm512_sub_ps(_mm512_load_ps(group.p[i]), max));
     const __m512 high = exp_ps(_mm512_sub_ps(_mm512_load_ps(group.p[i] + 16), max));
@@ -122,6 +127,23 @@ inline __m512 load_value(const uint16_t* v) {
     return load_f16(v);
 }
 
+// acc += p * V for positions from .. to - 1, of which not every row may see all.
+template <int R, int C, bool kHalf>
+inline void add_edge(const AttendArgs& args, const Group& group, int32_t d, int32_t from, int32_t to,
+                     __m512 (*acc)[C]) {
+    for (int32_t position = from; position < to; ++position) {
+        const uint16_t* v = args.v_block + int64_t{position} * args.head_dim + d;
+        __m512 value[C];
+        TREADLE_UNROLL for (int c = 0; c < C; ++c) value[c] = load_value<kHalf>(v + 16 * c);
+        TREADLE_UNROLL for (int r = 0; r < R; ++r) {
+            if (position >= args.limit[group.row[r]]) continue;
+            if (args.first && position < args.first[group.row[r]]) continue;
+            const __m512 p = _mm512_set1_ps(group.p[r][position]);
+            TREADLE_UNROLL for (int c = 0; c < C; ++c) acc[r][c] = _mm512_fmadd_ps(p, value[c], acc[r][c]);
+        }
+    }
+}
+
 // acc = acc * correction + p * V for 16 * C dims from `d` on. kHalf: only eight, the last ones of head sizes like 72.
 template <int R, int C, bool kHalf = false>
 inline void add_values(const AttendArgs& args, const Group& group, int32_t d) {
@@ -137,8 +159,9 @@ inline void add_values(const AttendArgs& args, const Group& group, int32_t d) {
             TREADLE_UNROLL for (int c = 0; c < C; ++c) acc[r][c] = _mm512_mul_ps(acc[r][c], correction);
         }
     }
-    const uint16_t* v = args.v_block + d;
-    int32_t position = 0;
+    int32_t position = group.all_from < group.any_sees ? group.all_from : group.any_sees;
+    if (group.any_from < position) add_edge<R, C, kHalf>(args, group, d, group.any_from, position, acc);
+    const uint16_t* v = args.v_block + int64_t{position} * args.head_dim + d;
     for (; position < group.all_see; ++position, v += args.head_dim) {
         prefetch_next_k<C>(args, d, position);
         __m512 value[C];
@@ -148,15 +171,7 @@ inline void add_values(const AttendArgs& args, const Group& group, int32_t d) {
             TREADLE_UNROLL for (int c = 0; c < C; ++c) acc[r][c] = _mm512_fmadd_ps(p, value[c], acc[r][c]);
         }
     }
-    for (; position < group.any_sees; ++position, v += args.head_dim) {
-        __m512 value[C];
-        TREADLE_UNROLL for (int c = 0; c < C; ++c) value[c] = load_value<kHalf>(v + 16 * c);
-        TREADLE_UNROLL for (int r = 0; r < R; ++r) {
-            if (position >= args.limit[group.row[r]]) continue;
-            const __m512 p = _mm512_set1_ps(group.p[r][position]);
-            TREADLE_UNROLL for (int c = 0; c < C; ++c) acc[r][c] = _mm512_fmadd_ps(p, value[c], acc[r][c]);
-        }
-    }
+    add_edge<R, C, kHalf>(args, group, d, position, group.any_sees, acc);
     TREADLE_UNROLL for (int r = 0; r < R; ++r) {
         float* to = args.acc + int64_t{group.row[r]} * args.head_dim + d;
         TREADLE_UNROLL for (int c = 0; c < C; ++c) _mm512_mask_storeu_ps(to + 16 * c, lanes, acc[r][c]);
@@ -166,6 +181,7 @@ inline void add_values(const AttendArgs& args, const Group& group, int32_t d) {
 template <int R>
 void attend_group(const AttendArgs& args, Group& group) {
     score<R>(args, group);
+    if (args.soft_cap.cap > 0.0f) cap_scores(args.soft_cap, group, R);
     raise_maxima(args, group, R);
     for (int r = 0; r < R; ++r) soften(args, group, r);
     constexpr int kWide = R <= 4 ? 4 : 2;
@@ -178,13 +194,15 @@ void attend_group(const AttendArgs& args, Group& group) {
 // The next rows of the call that see anything, up to a group.
 inline int gather(const AttendArgs& args, int32_t& row, Group& group) {
     int size = 0;
-    group.all_see = kKvBlockTokens;
-    group.any_sees = 0;
+    group.any_from = group.all_see = kKvBlockTokens;
+    group.all_from = group.any_sees = 0;
     for (; row < args.num_rows && size < kGroupRows; ++row) {
-        const int32_t limit = args.limit[row];
+        const int32_t first = args.first ? args.first[row] : 0, limit = args.limit[row];
         if (limit == 0) continue;
         group.q[size] = args.q + row / kQueryTile * kQueryTile * args.head_dim + row % kQueryTile;
         group.row[size++] = row;
+        group.any_from = first < group.any_from ? first : group.any_from;
+        group.all_from = first > group.all_from ? first : group.all_from;
         group.all_see = limit < group.all_see ? limit : group.all_see;
         group.any_sees = limit > group.any_sees ? limit : group.any_sees;
     }

@@ -17,7 +17,7 @@ struct Group {
     alignas(64) float e[kGroupRows][kKvBlockTokens];  // scores, then weights times kMaxWeight
     alignas(64) float block_max[16], old_factor[16], now_factor[16];
     alignas(64) int16_t units[kGroupRows][kKvBlockTokens];  // of one group of 32 dims
-    int32_t all_see;                                        // positions every row sees
+    bool all_see;                                           // every row sees the whole block
 };
 
 inline const uint8_t* scales_of(const uint8_t* half_block, int32_t head_dim, int32_t j) {
@@ -68,8 +68,12 @@ inline void score(const AttendQ8Args& args, Group& group, int first) {
     }
 }
 
-inline uint32_t seen_by(const AttendQ8Args& args, int32_t row) {
-    return static_cast<uint32_t>((uint64_t{1} << args.limit[row]) - 1);
+inline void cap_scores(SoftCap cap, Group& group, int num_rows) {
+    for (int i = 0; i < num_rows; ++i) {
+        for (float* e = group.e[i]; e < group.e[i] + kKvBlockTokens; e += 16) {
+            _mm512_store_ps(e, soft_capped(_mm512_load_ps(e), cap));
+        }
+    }
 }
 
 // Maxima of the block and of each row so far, and the factors that bring their sums together; all rows in one vector.
@@ -77,7 +81,7 @@ inline void meet(const AttendQ8Args& args, Group& group, int num_rows) {
     const __m512 none = _mm512_set1_ps(-__builtin_inff());
     alignas(64) float before[16] = {}, after[16];
     for (int i = 0; i < num_rows; ++i) {
-        const uint32_t seen = seen_by(args, group.row[i]);
+        const uint32_t seen = seen_by(args.first, args.limit, group.row[i]);
         const __m512 low = _mm512_mask_loadu_ps(none, static_cast<__mmask16>(seen), group.e[i]);
         const __m512 high = _mm512_mask_loadu_ps(none, static_cast<__mmask16>(seen >> 16), group.e[i] + 16);
         before[i] = args.max[group.row[i]];
@@ -96,7 +100,7 @@ inline void meet(const AttendQ8Args& args, Group& group, int num_rows) {
 // Scores of row i of the group become weights relative to the block's maximum; the row's sum is updated.
 inline void soften(const AttendQ8Args& args, Group& group, int i) {
     const int32_t row = group.row[i];
-    const uint32_t seen = seen_by(args, row);
+    const uint32_t seen = seen_by(args.first, args.limit, row);
     const __m512 max = _mm512_set1_ps(group.block_max[i]), most = _mm512_set1_ps(kMaxWeight);
     const __m512 low =
         _mm512_maskz_mov_ps(static_cast<__mmask16>(seen), exp_ps(_mm512_sub_ps(_mm512_load_ps(group.e[i]), max)));
@@ -113,8 +117,7 @@ struct Relative {
     float largest;
 };
 
-inline Relative relative_scales(const uint8_t* scales, int32_t limit) {
-    const uint32_t seen = static_cast<uint32_t>((uint64_t{1} << limit) - 1);
+inline Relative relative_scales(const uint8_t* scales, uint32_t seen) {
     Relative out;
     out.low = _mm512_maskz_mov_ps(static_cast<__mmask16>(seen), load_scales(scales));
     out.high = _mm512_maskz_mov_ps(static_cast<__mmask16>(seen >> 16), load_scales(scales + 32));
@@ -138,10 +141,9 @@ template <int R>
 inline void add_values(const AttendQ8Args& args, Group& group, int32_t j) {
     const uint8_t* scales = scales_of(args.v_block, args.head_dim, j);
     float factor[R];
-    Relative relative = relative_scales(scales, group.all_see);
+    Relative relative = relative_scales(scales, ~uint32_t{0});
     for (int r = 0; r < R; ++r) {
-        const int32_t limit = args.limit[group.row[r]];
-        if (group.all_see < kKvBlockTokens) relative = relative_scales(scales, limit);
+        if (!group.all_see) relative = relative_scales(scales, seen_by(args.first, args.limit, group.row[r]));
         factor[r] = (group.now_factor[r] * kUnitWeight) * relative.largest;
         _mm256_store_si256(reinterpret_cast<__m256i*>(group.units[r]), units_of(group.e[r], relative.low));
         _mm256_store_si256(reinterpret_cast<__m256i*>(group.units[r] + 16), units_of(group.e[r] + 16, relative.high));
@@ -178,6 +180,7 @@ void attend_group(const AttendQ8Args& args, Group& group) {
         score<kScoreRows>(args, group, 0);
         score<R - kScoreRows>(args, group, kScoreRows);
     }
+    if (args.soft_cap.cap > 0.0f) cap_scores(args.soft_cap, group, R);
     meet(args, group, R);
     for (int i = 0; i < R; ++i) soften(args, group, i);
     for (int32_t j = 0; j < args.head_dim / 32; ++j) add_values<R>(args, group, j);
@@ -186,11 +189,11 @@ void attend_group(const AttendQ8Args& args, Group& group) {
 // The next rows of the call that see anything, up to a group.
 inline int gather(const AttendQ8Args& args, int32_t& row, Group& group) {
     int size = 0;
-    group.all_see = kKvBlockTokens;
+    group.all_see = true;
     for (; row < args.num_rows && size < kGroupRows; ++row) {
         if (args.limit[row] == 0) continue;
         group.row[size++] = row;
-        if (args.limit[row] < group.all_see) group.all_see = args.limit[row];
+        if (args.limit[row] < kKvBlockTokens || (args.first && args.first[row] > 0)) group.all_see = false;
     }
     return size;
 }

@@ -62,6 +62,25 @@ void silu_mul(const float* gate, const float* up, int64_t n, float* out) {
     }
 }
 
+void gelu_mul(const float* gate, const float* up, int64_t n, float* out) {
+    for (int64_t i = 0; i < n; i += 16) {
+        const __mmask16 lanes = first_lanes(n - i);
+        const __m512 g = _mm512_maskz_loadu_ps(lanes, gate + i);
+        const __m512 slope =
+            _mm512_fmadd_ps(_mm512_mul_ps(g, g), _mm512_set1_ps(kGeluCubic), _mm512_set1_ps(kGeluLinear));
+        const __m512 e = exp_ps(_mm512_sub_ps(_mm512_setzero_ps(), _mm512_mul_ps(g, slope)));
+        const __m512 activated = _mm512_div_ps(g, _mm512_add_ps(_mm512_set1_ps(1.0f), e));
+        _mm512_mask_storeu_ps(out + i, lanes, _mm512_mul_ps(activated, _mm512_maskz_loadu_ps(lanes, up + i)));
+    }
+}
+
+void soft_cap(float* x, int64_t n, SoftCap cap) {
+    for (int64_t i = 0; i < n; i += 16) {
+        const __mmask16 lanes = first_lanes(n - i);
+        _mm512_mask_storeu_ps(x + i, lanes, soft_capped(_mm512_maskz_loadu_ps(lanes, x + i), cap));
+    }
+}
+
 void store_k(const float* k, int32_t head_dim, int32_t position, uint16_t* k_block) {
     uint16_t* column = k_block + position;
     for (int32_t d = 0; d < head_dim; d += 16) {

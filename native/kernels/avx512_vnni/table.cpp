@@ -18,6 +18,8 @@ constexpr KernelTable make_table() {
         .rope_adjacent = rope_adjacent,
         .rope_halves = rope_halves,
         .silu_mul = silu_mul,
+        .gelu_mul = gelu_mul,
+        .soft_cap = soft_cap,
         .store_k = store_k,
         .store_v = store_v,
         .attend_block = attend_block,

@@ -94,5 +94,17 @@ inline __m512 exp_ps(__m512 x) {
     return _mm512_scalef_ps(_mm512_add_ps(p, _mm512_set1_ps(1.0f)), n);
 }
 
+inline __m512 soft_capped(__m512 x, SoftCap cap) {
+    const __m512 y = _mm512_mul_ps(x, _mm512_set1_ps(cap.inverse)), one = _mm512_set1_ps(1.0f);
+    const __m512 share = _mm512_div_ps(_mm512_set1_ps(2.0f), _mm512_add_ps(exp_ps(_mm512_add_ps(y, y)), one));
+    return _mm512_mul_ps(_mm512_set1_ps(cap.cap), _mm512_sub_ps(one, share));
+}
+
+// Bit p is set where a row that sees first .. limit - 1 sees position p of a block; `first` may be null for 0.
+inline uint32_t seen_by(const int32_t* first, const int32_t* limit, int32_t row) {
+    const uint64_t below = (uint64_t{1} << limit[row]) - 1;
+    return static_cast<uint32_t>(first ? below >> first[row] << first[row] : below);
+}
+
 }  // namespace
 }  // namespace treadle::avx512_vnni

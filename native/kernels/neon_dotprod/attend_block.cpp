@@ -67,15 +67,14 @@ inline void score(const AttendArgs& args, Group& group) {
 // lies beyond a limit may be anything, NaN included, so it is masked away rather than multiplied by zero.
 inline void soften(const AttendArgs& args, Group& group, int i) {
     const int32_t row = group.row[i];
-    const int32x4_t limit = vdupq_n_s32(args.limit[row]);
-    const int32_t first_lanes[kLanes] = {0, 1, 2, 3};
-    const int32x4_t lane = vld1q_s32(first_lanes);
+    const int32_t first = args.first ? args.first[row] : 0, limit = args.limit[row];
     float32x4_t p[kVectors];
     uint32x4_t seen[kVectors];
     float32x4_t top_lanes = vdupq_n_f32(args.max[row]);
     TREADLE_UNROLL for (int n = 0; n < kVectors; ++n) {
-        seen[n] = vcgtq_s32(limit, vaddq_s32(lane, vdupq_n_s32(kLanes * n)));
+        seen[n] = seen_of(first, limit, n);
         p[n] = vld1q_f32(group.p[i] + kLanes * n);
+        if (args.soft_cap.cap > 0.0f) p[n] = soft_capped(p[n], args.soft_cap);
         // Of a number and a NaN this maximum is the number.
         top_lanes = vmaxnmq_f32(top_lanes, vbslq_f32(seen[n], p[n], top_lanes));
     }
@@ -94,21 +93,40 @@ inline void soften(const AttendArgs& args, Group& group, int i) {
     args.sum[row] = args.sum[row] * correction + sum_lanes(p[0]);
 }
 
-// acc = acc * correction + p * V for 4 * C dims from d on. Positions that all rows see come first, then each row's
-// rest.
+// acc += p * V of row r of the group for positions from .. to - 1.
+template <int C>
+inline void add_edge(const AttendArgs& args, const Group& group, int r, int32_t d, int32_t from, int32_t to,
+                     float32x4_t* acc) {
+    for (int32_t position = from; position < to; ++position) {
+        float32x4_t value[C];
+        load_f16_vectors<C>(args.v_block + position * args.head_dim + d, value);
+        const float p = group.p[r][position];
+        TREADLE_UNROLL for (int c = 0; c < C; ++c) acc[c] = vfmaq_n_f32(acc[c], value[c], p);
+    }
+}
+
+// acc = acc * correction + p * V for 4 * C dims from d on. Between what each row sees alone, before and after, are the
+// positions that all rows see.
 template <int R, int C>
 inline void add_values(const AttendArgs& args, const Group& group, int32_t d) {
     float32x4_t acc[R][C], value[C];
-    int32_t all_see = kKvBlockTokens;
+    int32_t all_from = 0, all_see = kKvBlockTokens;
     TREADLE_UNROLL for (int r = 0; r < R; ++r) {
         const int32_t row = group.row[r];
         if (args.limit[row] < all_see) all_see = args.limit[row];
+        if (args.first && args.first[row] > all_from) all_from = args.first[row];
         const float* from = args.acc + int64_t{row} * args.head_dim + d;
         TREADLE_UNROLL for (int c = 0; c < C; ++c) acc[r][c] =
             vmulq_n_f32(vld1q_f32(from + kLanes * c), group.correction[r]);
     }
+    if (all_from > 0) {
+        TREADLE_UNROLL for (int r = 0; r < R; ++r) {
+            const int32_t row = group.row[r], end = args.limit[row] < all_from ? args.limit[row] : all_from;
+            add_edge<C>(args, group, r, d, args.first[row], end, acc[r]);
+        }
+    }
     const uint16_t* v = args.v_block + d;
-    for (int32_t position = 0; position < all_see; ++position) {
+    for (int32_t position = all_from; position < all_see; ++position) {
         load_f16_vectors<C>(v + position * args.head_dim, value);
         TREADLE_UNROLL for (int r = 0; r < R; ++r) {
             const float p = group.p[r][position];
@@ -117,11 +135,7 @@ inline void add_values(const AttendArgs& args, const Group& group, int32_t d) {
     }
     TREADLE_UNROLL for (int r = 0; r < R; ++r) {
         const int32_t row = group.row[r];
-        for (int32_t position = all_see; position < args.limit[row]; ++position) {
-            load_f16_vectors<C>(v + position * args.head_dim, value);
-            const float p = group.p[r][position];
-            TREADLE_UNROLL for (int c = 0; c < C; ++c) acc[r][c] = vfmaq_n_f32(acc[r][c], value[c], p);
-        }
+        add_edge<C>(args, group, r, d, all_from < all_see ? all_see : all_from, args.limit[row], acc[r]);
         float* to = args.acc + int64_t{row} * args.head_dim + d;
         TREADLE_UNROLL for (int c = 0; c < C; ++c) vst1q_f32(to + kLanes * c, acc[r][c]);
     }

@@ -67,10 +67,8 @@ inline void score_half(const AttendQ8Args& args, int first, Group& group) {
 
 inline float exp_one(float x) { return vgetq_lane_f32(exp_ps(vdupq_n_f32(x)), 0); }
 
-// All bits set where a row with this limit sees position 4 * n + lane.
-inline uint32x4_t seen_of(int32_t limit, int n) {
-    const int32_t lanes[kLanes] = {0, 1, 2, 3};
-    return vcgtq_s32(vdupq_n_s32(limit - kLanes * n), vld1q_s32(lanes));
+inline uint32x4_t seen_of(const AttendQ8Args& args, int32_t row, int n) {
+    return seen_of(args.first ? args.first[row] : 0, args.limit[row], n);
 }
 
 inline float32x4_t masked(uint32x4_t seen, float32x4_t x) {
@@ -85,8 +83,9 @@ inline void soften(const AttendQ8Args& args, Group& group, int i) {
     uint32x4_t seen[kVectors];
     float32x4_t top_lanes = none;
     TREADLE_UNROLL for (int n = 0; n < kVectors; ++n) {
-        seen[n] = seen_of(args.limit[row], n);
+        seen[n] = seen_of(args, row, n);
         p[n] = vld1q_f32(group.e[i] + kLanes * n);
+        if (args.soft_cap.cap > 0.0f) p[n] = soft_capped(p[n], args.soft_cap);
         // Of a number and a NaN this maximum is the number.
         top_lanes = vmaxnmq_f32(top_lanes, vbslq_f32(seen[n], p[n], none));
     }
@@ -106,11 +105,11 @@ inline void soften(const AttendQ8Args& args, Group& group, int i) {
 }
 
 // Weights of row i as 16-bit integers for 32 dims whose V has these scales; returns the largest scale in sight.
-inline float round_weights(Group& group, int i, const uint16_t* scales, int32_t limit) {
+inline float round_weights(const AttendQ8Args& args, Group& group, int i, const uint16_t* scales) {
     float32x4_t scale[kVectors];
     uint32x4_t top = vdupq_n_u32(0);
     TREADLE_UNROLL for (int n = 0; n < kVectors; ++n) {
-        scale[n] = masked(seen_of(limit, n), load_f16(scales + kLanes * n));
+        scale[n] = masked(seen_of(args, group.row[i], n), load_f16(scales + kLanes * n));
         top = vmaxq_u32(top, vreinterpretq_u32_f32(scale[n]));
     }
     const uint32_t bits = vmaxvq_u32(top);
@@ -160,7 +159,7 @@ void attend_group(const AttendQ8Args& args, Group& group) {
         const uint16_t* scales = scales_of(args.v_block, args.head_dim, j);
         float factor[R];
         for (int i = 0; i < R; ++i) {
-            const float largest = round_weights(group, i, scales, args.limit[group.row[i]]);
+            const float largest = round_weights(args, group, i, scales);
             factor[i] = (group.now_factor[i] * kUnitWeight) * largest;
         }
         for (int32_t d = 32 * j; d < 32 * j + 32; d += 8) add_values<R>(args, group, factor, d);

@@ -11,6 +11,23 @@ inline float32x4_t silu_times(float32x4_t gate, float32x4_t up) {
     return vmulq_f32(vdivq_f32(gate, vaddq_f32(vdupq_n_f32(1.0f), e)), up);
 }
 
+inline float32x4_t gelu_times(float32x4_t gate, float32x4_t up) {
+    const float32x4_t slope = vfmaq_f32(vdupq_n_f32(kGeluLinear), vmulq_f32(gate, gate), vdupq_n_f32(kGeluCubic));
+    const float32x4_t e = exp_ps(vnegq_f32(vmulq_f32(gate, slope)));
+    return vmulq_f32(vdivq_f32(gate, vaddq_f32(vdupq_n_f32(1.0f), e)), up);
+}
+
+// out = activate(gate, up), the tail in a vector of its own.
+template <class Activate>
+inline void gated(const float* gate, const float* up, int64_t n, float* out, Activate activate) {
+    int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) vst1q_f32(out + i, activate(vld1q_f32(gate + i), vld1q_f32(up + i)));
+    if (i == n) return;
+    float tail[kLanes];
+    vst1q_f32(tail, activate(load_first(gate + i, n - i), load_first(up + i, n - i)));
+    __builtin_memcpy(out + i, tail, static_cast<size_t>(n - i) * sizeof(float));
+}
+
 inline void rotate(float* a, float* b, float cos, float sin) {
     const float x = *a, y = *b;
     *a = x * cos - y * sin;
@@ -77,12 +94,15 @@ void rope_halves(float* head, const float* cos, const float* sin, int32_t half) 
 }
 
 void silu_mul(const float* gate, const float* up, int64_t n, float* out) {
-    int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes) vst1q_f32(out + i, silu_times(vld1q_f32(gate + i), vld1q_f32(up + i)));
-    if (i == n) return;
-    float tail[kLanes];
-    vst1q_f32(tail, silu_times(load_first(gate + i, n - i), load_first(up + i, n - i)));
-    __builtin_memcpy(out + i, tail, static_cast<size_t>(n - i) * sizeof(float));
+    gated(gate, up, n, out, [](float32x4_t g, float32x4_t u) { return silu_times(g, u); });
+}
+
+void gelu_mul(const float* gate, const float* up, int64_t n, float* out) {
+    gated(gate, up, n, out, [](float32x4_t g, float32x4_t u) { return gelu_times(g, u); });
+}
+
+void soft_cap(float* x, int64_t n, SoftCap cap) {
+    gated(x, x, n, x, [cap](float32x4_t value, float32x4_t) { return soft_capped(value, cap); });
 }
 
 void store_k(const float* k, int32_t head_dim, int32_t position, uint16_t* k_block) {

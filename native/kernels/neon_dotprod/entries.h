@@ -25,6 +25,8 @@ void rms_norm(const float* x, const float* weight, int64_t n, float eps, float* 
 void rope_adjacent(float* head, const float* cos, const float* sin, int32_t half);
 void rope_halves(float* head, const float* cos, const float* sin, int32_t half);
 void silu_mul(const float* gate, const float* up, int64_t n, float* out);
+void gelu_mul(const float* gate, const float* up, int64_t n, float* out);
+void soft_cap(float* x, int64_t n, SoftCap cap);
 void store_k(const float* k, int32_t head_dim, int32_t position, uint16_t* k_block);
 void store_v(const float* v, int32_t head_dim, int32_t position, uint16_t* v_block);
 void attend_block(const AttendArgs* args);

@@ -104,5 +104,19 @@ inline float32x4_t exp_ps(float32x4_t x) {
     return vmulq_f32(vmulq_f32(p, vreinterpretq_f32_s32(power1)), vreinterpretq_f32_s32(power2));
 }
 
+inline float32x4_t soft_capped(float32x4_t x, SoftCap cap) {
+    const float32x4_t y = vmulq_n_f32(x, cap.inverse), one = vdupq_n_f32(1.0f);
+    const float32x4_t share = vdivq_f32(vdupq_n_f32(2.0f), vaddq_f32(exp_ps(vaddq_f32(y, y)), one));
+    return vmulq_n_f32(vsubq_f32(one, share), cap.cap);
+}
+
+// All bits set where a row that sees first .. limit - 1 sees position 4 * n + lane of a block.
+inline uint32x4_t seen_of(int32_t first, int32_t limit, int n) {
+    const int32_t lanes[kLanes] = {0, 1, 2, 3};
+    const int32x4_t lane = vld1q_s32(lanes);
+    return vandq_u32(vcgtq_s32(vdupq_n_s32(limit - kLanes * n), lane),
+                     vcleq_s32(vdupq_n_s32(first - kLanes * n), lane));
+}
+
 }  // namespace
 }  // namespace treadle::neon_dotprod

@@ -3,6 +3,7 @@
 
 #include "half.h"
 #include "ref.h"
+#include "soft_cap.h"
 #include "sum_halves.h"
 
 namespace treadle::ref {
@@ -16,21 +17,24 @@ float score_of(const AttendArgs* args, int row, int position) {
         const float key = float_of_f16(args->k_block[d * kKvBlockTokens + position]);
         score[d % 2] = std::fma(q[d * kQueryTile], key, score[d % 2]);
     }
-    return score[0] + score[1];
+    const float sum = score[0] + score[1];
+    return args->soft_cap.cap > 0.0f ? soft_capped(sum, args->soft_cap) : sum;
 }
+
+int first_of(const AttendArgs* args, int row) { return args->first ? args->first[row] : 0; }
 
 // weights[p] = exp(score - max) of the positions in sight; updates max and sum, returns the factor for what came
 // before.
 float softmax_step(const AttendArgs* args, int row, float* weights) {
-    const int limit = args->limit[row];
+    const int first = first_of(args, row), limit = args->limit[row];
     float max = args->max[row];
-    for (int p = 0; p < limit; ++p) {
+    for (int p = first; p < limit; ++p) {
         weights[p] = score_of(args, row, p);
         max = std::fmax(max, weights[p]);
     }
     const float correction = exp_f32(args->max[row] - max);
     float lanes[kKvBlockTokens] = {};
-    for (int p = 0; p < limit; ++p) lanes[p] = weights[p] = exp_f32(weights[p] - max);
+    for (int p = first; p < limit; ++p) lanes[p] = weights[p] = exp_f32(weights[p] - max);
     args->max[row] = max;
     args->sum[row] = args->sum[row] * correction + sum_halves(lanes, kKvBlockTokens);
     return correction;
@@ -46,7 +50,7 @@ void attend_block(const AttendArgs* args) {
         float* acc = args->acc + row * args->head_dim;
         for (int d = 0; d < args->head_dim; ++d) {
             float value = acc[d] * correction;
-            for (int p = 0; p < args->limit[row]; ++p) {
+            for (int p = first_of(args, row); p < args->limit[row]; ++p) {
                 value = std::fma(weights[p], float_of_f16(args->v_block[p * args->head_dim + d]), value);
             }
             acc[d] = value;

@@ -25,6 +25,8 @@ constexpr KernelTable make_table() {
     table.rope_adjacent = ref::rope_adjacent;
     table.rope_halves = ref::rope_halves;
     table.silu_mul = ref::silu_mul;
+    table.gelu_mul = ref::gelu_mul;
+    table.soft_cap = ref::soft_cap;
     table.store_k = ref::store_k;
     table.store_v = ref::store_v;
     table.attend_block = ref::attend_block;

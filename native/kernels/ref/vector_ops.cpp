@@ -3,6 +3,7 @@
 
 #include "half.h"
 #include "ref.h"
+#include "soft_cap.h"
 #include "sum_halves.h"
 
 namespace treadle::ref {
@@ -34,6 +35,17 @@ void rope_halves(float* head, const float* cos, const float* sin, int32_t half) 
 
 void silu_mul(const float* gate, const float* up, int64_t n, float* out) {
     for (int64_t i = 0; i < n; ++i) out[i] = gate[i] / (1.0f + exp_f32(-gate[i])) * up[i];
+}
+
+void gelu_mul(const float* gate, const float* up, int64_t n, float* out) {
+    for (int64_t i = 0; i < n; ++i) {
+        const float z = gate[i] * std::fma(gate[i] * gate[i], kGeluCubic, kGeluLinear);
+        out[i] = gate[i] / (1.0f + exp_f32(-z)) * up[i];
+    }
+}
+
+void soft_cap(float* x, int64_t n, SoftCap cap) {
+    for (int64_t i = 0; i < n; ++i) x[i] = soft_capped(x[i], cap);
 }
 
 void store_k(const float* k, int32_t head_dim, int32_t position, uint16_t* k_block) {

@@ -22,11 +22,16 @@ _LAYER_TENSORS = (
     *(f"{name}.weight" for name in ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output")),
     *(f"{name}.weight" for name in ("ffn_norm", "ffn_gate", "ffn_up", "ffn_down")),
 )
+_HEAD_NORMS = ("attn_q_norm.weight", "attn_k_norm.weight")
+_POST_NORMS = ("post_attention_norm.weight", "post_ffw_norm.weight")
 # For architectures that are not listed only metadata and the embedding are checked.
 _REQUIRED_TENSORS = {
     "llama": _LAYER_TENSORS,
     "qwen2": (*_LAYER_TENSORS, "attn_q.bias", "attn_k.bias", "attn_v.bias"),
-    "qwen3": (*_LAYER_TENSORS, "attn_q_norm.weight", "attn_k_norm.weight"),
+    "qwen3": (*_LAYER_TENSORS, *_HEAD_NORMS),
+    "gemma": _LAYER_TENSORS,
+    "gemma2": (*_LAYER_TENSORS, *_POST_NORMS),
+    "gemma3": (*_LAYER_TENSORS, *_HEAD_NORMS, *_POST_NORMS),
 }
 
 
