@@ -13,9 +13,14 @@ def test_without_variables_files_go_to_the_cache_folder_of_the_platform() -> Non
 
 def test_variables_are_read(tmp_path: Path) -> None:
     variables = {"TREADLE_HOME": str(tmp_path / "new"), "TREADLE_ISA": "avx2", "TREADLE_MEMORY": "6GiB"}
-    variables |= {"TREADLE_RAM_CACHE": "1GiB", "TREADLE_DISK_CACHE": "4GB", "TREADLE_KV_TYPE": "q8_0"}
+    variables |= {
+        "TREADLE_RAM_CACHE": "1GiB",
+        "TREADLE_DISK_CACHE": "4GB",
+        "TREADLE_KV_TYPE": "q8_0",
+        "TREADLE_ENGINE": "native",
+    }
     found = Settings.from_environment(variables)
-    assert found == Settings(tmp_path / "new", "avx2", "q8_0", 6 << 30, 1 << 30, 4 * 10**9)
+    assert found == Settings(tmp_path / "new", "avx2", "q8_0", 6 << 30, 1 << 30, 4 * 10**9, engine="native")
 
 
 def test_a_home_is_always_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

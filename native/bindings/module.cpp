@@ -22,6 +22,8 @@ void translate(const std::exception_ptr& error, void*) {
         std::rethrow_exception(error);
     } catch (const treadle::UsageError& e) {
         raise_as("UsageError", e.what());
+    } catch (const treadle::UnsupportedModelError& e) {
+        raise_as("UnsupportedModelError", e.what());
     } catch (const treadle::ModelFileError& e) {
         raise_as("ModelFileError", e.what());
     } catch (const treadle::CapacityError& e) {

@@ -169,6 +169,8 @@ void bind_runtime(nb::module_& m) {
     nb::class_<Model>(m, "Model", "Packed weights of one model file.")
         .def_static("load", &load_model, "gguf"_a, nb::kw_only(), "isa"_a = "", "cpus"_a, "progress"_a = nb::none(),
                     "Read, check and pack a model; `progress(bytes_done, bytes_total)` is called now and then.")
+        .def_static("check", &Model::check, "gguf"_a,
+                    "Raise ModelFileError, or UnsupportedModelError, if this core could not load the file.")
         .def_prop_ro("isa", [](const Model& model) { return std::string(model.kernels().isa); })
         .def_prop_ro("architecture", [](const Model& model) { return model.config().architecture; })
         .def_prop_ro("num_layers", [](const Model& model) { return model.config().num_layers; })

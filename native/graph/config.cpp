@@ -31,8 +31,8 @@ const Family& family_of(const ConfigReader& reader) {
         if (reader.architecture() == family->architecture) return *family;
         names += (names.empty() ? "" : ", ") + std::string(family->architecture);
     }
-    refuse(reader.file(),
-           "architecture " + quoted(reader.architecture()) + " is not one this core runs (" + names + ")");
+    refuse_unsupported(reader.file(),
+                       "architecture " + quoted(reader.architecture()) + " is not one this core runs (" + names + ")");
 }
 
 }  // namespace
@@ -43,7 +43,8 @@ FileConfig read_config(const GgufFile& file) {
     ModelConfig config;
     config.architecture = reader.architecture();
     if (reader.integer_or("expert_count", 0, 0, 1u << 20) != 0) {
-        refuse(file, "mixture-of-experts models of architecture " + config.architecture + " do not run on this core");
+        refuse_unsupported(
+            file, "mixture-of-experts models of architecture " + config.architecture + " do not run on this core");
     }
     config.num_layers = reader.integer("block_count", 1, 512);
     config.hidden_size = reader.integer("embedding_length", 1, 1u << 17);

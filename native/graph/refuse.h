@@ -13,4 +13,9 @@ namespace treadle {
     throw ModelFileError(printable(file.path()) + ": " + why);
 }
 
+// Another engine may run what this core does not.
+[[noreturn]] inline void refuse_unsupported(const GgufFile& file, const std::string& why) {
+    throw UnsupportedModelError(printable(file.path()) + ": " + why);
+}
+
 }  // namespace treadle

@@ -69,7 +69,8 @@ RopeTable read_rope(const ConfigReader& reader, const ModelConfig& config, int32
     } else if (scaling == "yarn") {
         apply_yarn(reader, base, factor, config.context_length, table);
     } else if (scaling != "none") {
-        refuse(file, reader.key("rope.scaling.type") + " is " + quoted(scaling) + ", expected none, linear or yarn");
+        refuse_unsupported(
+            file, reader.key("rope.scaling.type") + " is " + quoted(scaling) + ", expected none, linear or yarn");
     }
     return table;
 }

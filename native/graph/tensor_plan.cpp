@@ -46,9 +46,10 @@ void TensorPlan::matrix(const std::string& name, int64_t rows, int64_t columns, 
     expect_shape(tensor, {static_cast<uint64_t>(columns), static_cast<uint64_t>(rows)});
     const int64_t block = block_columns(tensor.format);
     if (block == 0 || columns % block != 0) {
-        refuse(file_, "tensor " + quoted(tensor.name) + " has type " + format_name(tensor) + " and " +
-                          std::to_string(columns) +
-                          " columns; this core runs F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K");
+        refuse_unsupported(
+            file_, "tensor " + quoted(tensor.name) + " has type " + format_name(tensor) + " and " +
+                       std::to_string(columns) +
+                       " columns; this core runs F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K");
     }
     target = {tensor.format, rows, columns, columns / block * panel_block_bytes(tensor.format), nullptr};
     matrices_.emplace_back(&target, reserve(target.num_bytes()));
@@ -75,8 +76,8 @@ void TensorPlan::optional_vector(const std::string& name, int64_t count, const f
 void TensorPlan::refuse_unused_tensors(const std::string& architecture) const {
     for (const GgufTensor& tensor : file_.tensors()) {
         if (used_.count(tensor.name) == 0) {
-            refuse(file_, "tensor " + quoted(tensor.name) + " is not part of a " + architecture +
-                              " model as this core knows it");
+            refuse_unsupported(file_, "tensor " + quoted(tensor.name) + " is not part of a " + architecture +
+                                          " model as this core knows it");
         }
     }
 }

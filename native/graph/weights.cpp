@@ -32,9 +32,13 @@ class WeightLoader {
     WeightLoader(const GgufFile& file, const LoadOptions& options, const Family& family, Model& model)
         : file_(file), options_(options), family_(family), model_(model), plan_(file) {}
 
-    void load() {
+    void check() {
         plan();
         plan_.refuse_unused_tensors(model_.config_.architecture);
+    }
+
+    void load() {
+        check();
         model_.weights_ = PageBuffer(plan_.num_bytes(), "the weights of " + printable(file_.path()));
         for (const auto& [matrix, offset] : plan_.matrices()) matrix->data = model_.weights_.data() + offset;
         if (!plan_.has(kOutput)) model_.output_ = model_.token_embedding_;
@@ -157,6 +161,13 @@ bool Model::has_post_norms() const {
     return std::ranges::any_of(layers_, [](const LayerWeights& layer) {
         return layer.post_attention_norm != nullptr || layer.post_feed_forward_norm != nullptr;
     });
+}
+
+void Model::check(const GgufFile& file) {
+    Model model;
+    FileConfig read = read_config(file);
+    model.config_ = std::move(read.config);
+    WeightLoader(file, {}, *read.family, model).check();
 }
 
 uint64_t Model::decode_bytes() const {

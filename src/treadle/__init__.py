@@ -30,6 +30,7 @@ if _typing.TYPE_CHECKING:
         ModelFileError,
         TemplateError,
         TreadleError,
+        UnsupportedModelError,
         UsageError,
     )
 
@@ -59,6 +60,7 @@ __all__ = [
     "Timings",
     "TokenLogprob",
     "TreadleError",
+    "UnsupportedModelError",
     "UsageError",
 ]
 

@@ -75,6 +75,12 @@ class Model:
         Read, check and pack a model; `progress(bytes_done, bytes_total)` is called now and then.
         """
 
+    @staticmethod
+    def check(gguf: GgufFile) -> None:
+        """
+        Raise ModelFileError, or UnsupportedModelError, if this core could not load the file.
+        """
+
     @property
     def isa(self) -> str: ...
 

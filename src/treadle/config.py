@@ -67,6 +67,7 @@ _SETTINGS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "adapt": ("whether fewer threads run while others need the CPUs, on or off", _parse_switch),
     "context": ("most tokens of prompt and answer", _parse_count),
     "disk_cache": ("disk for KV blocks", parse_bytes),
+    "engine": ("what computes, native or llamacpp", _parse_text),
     "huge_pages": ("whether memory asks for huge pages, on or off", _parse_switch),
     "isa": ("the name of a kernel table", _parse_text),
     "kv_type": ("how keys and values are kept, f16 or q8_0", _parse_text),
@@ -103,6 +104,7 @@ class Settings:
     huge_pages: bool | None = None
     adapt: bool | None = None
     mlock: bool = False
+    engine: str = ""
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @classmethod

@@ -6,6 +6,7 @@ TreadleError
 │   ├── TemplateError   the messages or the model's chat template
 │   └── DownloadError   the source, the network, the disk
 ├── ModelFileError      whoever made the model file                             exit 1, HTTP 400
+│   └── UnsupportedModelError   a sound file, but of a kind this engine does not run
 ├── CapacityError       whoever sizes the machine: needed against available     exit 1, HTTP 503
 │   └── DeadlineError   the same: a request's time was up before its answer ended
 └── InternalError       us: a bug                                               exit 2, HTTP 500
@@ -22,6 +23,7 @@ __all__ = [
     "ModelFileError",
     "TemplateError",
     "TreadleError",
+    "UnsupportedModelError",
     "UsageError",
 ]
 
@@ -61,6 +63,10 @@ class DownloadError(UsageError):
 
 class ModelFileError(TreadleError):
     """A model file is broken, hostile, or of a kind Treadle does not know."""
+
+
+class UnsupportedModelError(ModelFileError):
+    """A model file is of a kind that this engine does not run; another engine may."""
 
 
 class CapacityError(TreadleError):

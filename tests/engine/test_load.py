@@ -18,7 +18,6 @@ from treadle import LLM, CapacityError, ModelFileError, SamplingParams, UsageErr
 from treadle.engine import load as load_module
 from treadle.engine.runner import NativeRunner
 from treadle.hardware.memory import MemoryBudget
-from treadle.models.gguf import ModelFile
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 
@@ -159,7 +158,7 @@ def test_a_tokenizer_that_fails_abandons_the_weights(tiny_path: Path, monkeypatc
         except CancelledError as error:
             endings.append(type(error))
 
-    def fail(_: ModelFile) -> None:
+    def fail(*_: object) -> None:
         raise ModelFileError("no tokenizer")
 
     monkeypatch.setattr(NativeRunner, "load", load_forever)

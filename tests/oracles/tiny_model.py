@@ -57,7 +57,7 @@ class TinyModel:
     def write(self, path: Path) -> Path:
         writer = gguf.GGUFWriter(path, self.architecture)
         self._add_metadata(writer)
-        _add_vocabulary(writer)
+        add_vocabulary(writer)
         rng = np.random.default_rng(self.seed)
         for name, shape in self.tensor_shapes().items():
             _add_tensor(writer, name, shape, self._format_of(name), rng)
@@ -140,11 +140,12 @@ def byte_spellings() -> list[str]:
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
 
 
-def _add_vocabulary(writer: gguf.GGUFWriter) -> None:
+def add_vocabulary(writer: gguf.GGUFWriter, *, pretokenizer: str = "qwen2") -> None:
+    """Write the tokenizer, the template and the special tokens of every tiny model."""
     tokens = vocabulary()
     num_text = len(tokens) - len(CONTROL_TOKENS)
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("qwen2")
+    writer.add_tokenizer_pre(pretokenizer)
     writer.add_token_list(tokens)
     writer.add_token_types([gguf.TokenType.NORMAL] * num_text + [gguf.TokenType.CONTROL] * len(CONTROL_TOKENS))
     writer.add_token_merges([f"{left} {right}" for left, right in MERGES])

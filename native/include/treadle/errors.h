@@ -11,9 +11,14 @@ struct UsageError : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-// The model file is broken, hostile or of a kind this core does not know; the text names file, tensor or key.
+// The model file is broken or hostile; the text names file, tensor or key.
 struct ModelFileError : std::runtime_error {
     using std::runtime_error::runtime_error;
+};
+
+// The model file may be sound, but is of a kind that this core does not run.
+struct UnsupportedModelError : ModelFileError {
+    using ModelFileError::ModelFileError;
 };
 
 // There is not enough of something (memory, blocks); the text says what is needed and what there is.

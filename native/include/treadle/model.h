@@ -112,6 +112,9 @@ class Model {
     // UsageError.
     static std::shared_ptr<Model> load(const GgufFile& file, const LoadOptions& options);
 
+    // Checks what `load` does before it reads a weight. Throws ModelFileError, UnsupportedModelError.
+    static void check(const GgufFile& file);
+
     const ModelConfig& config() const { return config_; }
     const KernelTable& kernels() const { return *kernels_; }
     const Matrix& token_embedding() const { return token_embedding_; }

@@ -35,6 +35,8 @@ def open_model(model: str, **options: Unpack[LoadOptions]) -> LLM:
     with _LoadBar(path.name) as bar:
         options["progress"] = bar.update
         llm = LLM(path, **options)
+    if llm.report.engine.reason:
+        console.note(llm.report.engine.reason)
     if console.is_verbose:
         _describe(llm.report)
     return llm

@@ -16,6 +16,7 @@ __all__ = [
     "Adapt",
     "Context",
     "DiskCache",
+    "Engine",
     "HugePages",
     "KvType",
     "MaxTokens",
@@ -79,6 +80,10 @@ DiskCache = Annotated[
 KvType = Annotated[
     str | None,
     typer.Option("--kv-type", help="How the context is kept: f16, or q8_0, which takes half the memory."),
+]
+Engine = Annotated[
+    str | None,
+    typer.Option("--engine", help="What computes: native or llamacpp; by default native for the models it knows."),
 ]
 Threads = Annotated[
     int | None, typer.Option("--threads", "-t", help="Threads that compute; by default the usable physical cores.")

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from treadle.engine.block_store import TieredStore
     from treadle.engine.form import AnswerForm
     from treadle.engine.load import LoadedModel
-    from treadle.engine.runner import NativeRunner
+    from treadle.engine.plan import ModelRunner
 
 __all__ = ["ModelHost", "Service"]
 
@@ -84,13 +84,13 @@ class ModelHost:
         pool = BlockPool(self.report.memory_plan.num_blocks, KV_BLOCK_TOKENS)
         self.scheduler = Scheduler(
             pool,
-            cache=PrefixCache(pool, store=loaded.block_store),
+            cache=PrefixCache(pool, store=loaded.block_store, is_enabled=loaded.shares_blocks),
             context=self.context,
             max_batch_tokens=MAX_BATCH_TOKENS,
             max_num_requests=self.report.batching.max_num_requests,
             slowdown=self.report.batching.slowdown,
         )
-        self._runner: NativeRunner | None = loaded.runner
+        self._runner: ModelRunner | None = loaded.runner
         self._ids = itertools.count()
         self._store = loaded.block_store
         self._meter = meter = StepMeter(self.report.work)

@@ -64,6 +64,9 @@ class LLM:
         max_num_requests: Most requests, 1 to 512, that are computed together; others wait.
         slowdown: Beside interactive answers, prompts make a step at most about so many times as long as it were without
             them; ``None`` fills every step, which is best for throughput.
+        engine: What computes: "native", this package's own core, or "llamacpp", which runs any GGUF file if the extra
+            ``treadle[llamacpp]`` is installed. By default the core where it can and llama.cpp where not;
+            ``report.engine`` says which and why.
         progress: Called while the weights load with the bytes done and the bytes in all.
 
     What is not given is read from ``TREADLE_*`` variables, then from ``treadle.toml`` in the current folder and in the

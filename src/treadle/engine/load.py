@@ -6,7 +6,6 @@ Leaves to others: finding and fetching files (``models.store``) and serving requ
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import threading
 import time
@@ -14,14 +13,17 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from treadle.config import Settings
 from treadle.engine.batching import DEFAULT_SLOWDOWN, Batching
+from treadle.engine.choose import NATIVE, EngineChoice, choose_engine
 from treadle.engine.execution_plan import ExecutionPlan, MachineView, plan_execution
 from treadle.engine.file_digest import FileStamp, stamp_files
-from treadle.engine.memory_plan import KV_BLOCK_TOKENS, MAX_BATCH_TOKENS, MAX_NUM_REQUESTS, MemoryPlan
+from treadle.engine.memory_plan import KV_BLOCK_TOKENS, MAX_NUM_REQUESTS, MemoryPlan
+from treadle.engine.open_runner import open_runner, suit_settings
 from treadle.engine.open_store import open_block_store
 from treadle.engine.runner import CORE_PATH, NativeRunner
 from treadle.engine.step_work import StepWork, work_of
@@ -36,12 +38,11 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from treadle.engine.block_store import TieredStore
+    from treadle.engine.plan import ModelRunner
     from treadle.models.chat_template import ChatTemplate
-    from treadle.models.tokenizer import Tokenizer
+    from treadle.models.tokenizer import Encoder, Tokenizer
 
 __all__ = ["LoadOptions", "LoadReport", "LoadedModel", "PlanOptions", "load_model", "plan_model"]
-
-_log = logging.getLogger("treadle.engine")
 
 
 class PlanOptions(TypedDict, total=False):
@@ -60,6 +61,7 @@ class PlanOptions(TypedDict, total=False):
     huge_pages: bool | None
     adapt: bool | None
     mlock: bool | None
+    engine: str | None
 
 
 class LoadOptions(PlanOptions, total=False):
@@ -89,6 +91,7 @@ class LoadReport:
     disk_cache_bytes: int = 0
     batching: Batching = field(default_factory=Batching)
     work: StepWork = field(default_factory=StepWork)
+    engine: EngineChoice = NATIVE
 
     @property
     def thread_plan(self) -> ThreadPlan:
@@ -103,13 +106,14 @@ class LoadReport:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model that is ready to answer, and how it came to be."""
+    """A model that is ready to answer, and how it came to be; ``shares_blocks`` says that KV blocks hold contents."""
 
     tokenizer: Tokenizer
     template: ChatTemplate | None
-    runner: NativeRunner
+    runner: ModelRunner
     report: LoadReport
     block_store: TieredStore | None = None
+    shares_blocks: bool = True
 
 
 def load_model(
@@ -126,36 +130,44 @@ def load_model(
     settings = _read_settings(options)
     file = ModelFile.open(resolve_model(model))
     stamp = _stamp(file)
+    choice = choose_engine(file, settings.engine)
+    settings = suit_settings(settings, choice, batching)
     plan = plan_execution(file, settings, _view_machine(), max_num_requests=batching.max_num_requests)
-    tokenizer, template, runner = _load_parts(file, settings.isa, plan, progress)
+    set_huge_pages(plan.huge_pages)
+    opener = partial(open_runner, file, choice, isa=settings.isa, plan=plan, batching=batching)
+    tokenizer, template, runner = _load_parts(file, opener, progress)
     if plan.locks_memory:
         _lock_memory(runner, plan.memory)
-    block_store = open_block_store(
-        runner.block_memory,
-        name=file.name,
-        paths=file.paths,
-        stamp=stamp,
-        core=CORE_PATH,
-        block_tokens=KV_BLOCK_TOKENS,
-        home=settings.home,
-        ram_bytes=plan.memory.ram_cache_bytes,
-        disk_bytes=settings.disk_cache_bytes,
-        buffer_bytes=plan.memory.disk_buffer_bytes,
-    )
+    block_store = None
+    if runner.block_memory is not None:
+        block_store = open_block_store(
+            runner.block_memory,
+            name=file.name,
+            paths=file.paths,
+            stamp=stamp,
+            core=CORE_PATH,
+            block_tokens=KV_BLOCK_TOKENS,
+            home=settings.home,
+            ram_bytes=plan.memory.ram_cache_bytes,
+            disk_bytes=settings.disk_cache_bytes,
+            buffer_bytes=plan.memory.disk_buffer_bytes,
+        )
     report = LoadReport(
         path=file.path,
         name=file.name,
         architecture=file.architecture,
-        isa=runner.model.isa,
-        weight_bytes=runner.model.weight_bytes,
-        decode_bytes=runner.model.decode_bytes,
+        isa=runner.kernels,
+        weight_bytes=runner.weight_bytes,
+        decode_bytes=runner.decode_bytes,
         plan=plan,
         load_seconds=time.perf_counter() - started,
         disk_cache_bytes=settings.disk_cache_bytes,
         batching=batching,
-        work=work_of(file, weight_bytes=runner.model.decode_bytes, kv_type=plan.memory.kv_type),
+        work=work_of(file, weight_bytes=runner.decode_bytes, kv_type=plan.memory.kv_type),
+        engine=choice,
     )
-    return LoadedModel(tokenizer, template, runner, report, block_store)
+    shares_blocks = runner.block_memory is not None
+    return LoadedModel(tokenizer, template, runner, report, block_store, shares_blocks)
 
 
 def plan_model(model: str | Path, **options: Unpack[PlanOptions]) -> ExecutionPlan:
@@ -184,9 +196,9 @@ def _stamp(file: ModelFile) -> FileStamp | None:
 
 
 def _load_parts(
-    file: ModelFile, isa: str, plan: ExecutionPlan, progress: Callable[[int, int], None] | None
-) -> tuple[Tokenizer, ChatTemplate | None, NativeRunner]:
-    """Build the tokenizer while the native side packs weights, which it does without the interpreter's lock."""
+    file: ModelFile, opener: Callable[..., ModelRunner], progress: Callable[[int, int], None] | None
+) -> tuple[Tokenizer, ChatTemplate | None, ModelRunner]:
+    """Build the tokenizer while the weights are read and packed, which needs no interpreter's lock."""
     is_abandoned = threading.Event()
 
     def report(done_bytes: int, total_bytes: int) -> None:
@@ -195,48 +207,26 @@ def _load_parts(
         if progress is not None:
             progress(done_bytes, total_bytes)
 
-    set_huge_pages(plan.huge_pages)
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="treadle-load") as executor:
         try:
-            loading = executor.submit(_load_runner, file, isa, plan, report)
-            tokenizer, template = _read_text_parts(file)
+            loading = executor.submit(opener, progress=report)
+            tokenizer, template = _read_text_parts(file, lambda: loading.result().create_encoder())
             return tokenizer, template, loading.result()
         except BaseException:
             is_abandoned.set()
             raise
 
 
-def _load_runner(file: ModelFile, isa: str, plan: ExecutionPlan, progress: Callable[[int, int], None]) -> NativeRunner:
-    with plan.placement.applied() as problem:
-        if problem is not None:
-            _log.warning(
-                "memory is not placed on nodes %s: %s; a container needs the capability SYS_NICE for it",
-                " ".join(map(str, plan.placement.nodes)),
-                problem,
-            )
-        return NativeRunner.load(
-            file,
-            isa=isa,
-            cpus=plan.threads.cpus,
-            prompt_cpus=plan.prompt_threads.cpus,
-            home_cpus=plan.placement.cpus,
-            num_blocks=plan.memory.num_blocks,
-            kv_type=plan.memory.kv_type,
-            max_batch_tokens=MAX_BATCH_TOKENS,
-            progress=progress,
-        )
-
-
-def _read_text_parts(file: ModelFile) -> tuple[Tokenizer, ChatTemplate | None]:
+def _read_text_parts(file: ModelFile, other: Callable[[], Encoder | None]) -> tuple[Tokenizer, ChatTemplate | None]:
     from treadle.models.chat_template import ChatTemplate  # noqa: PLC0415  imported while the weights load
     from treadle.models.tokenizer import Tokenizer  # noqa: PLC0415
 
-    tokenizer = Tokenizer.from_metadata(file.metadata)
+    tokenizer = Tokenizer.from_metadata(file.metadata, other=other)
     NativeRunner.trim_heap()  # it left tens of MB behind, and the weights still have to come
     return tokenizer, ChatTemplate.from_metadata(file.metadata, tokenizer.vocabulary)
 
 
-def _lock_memory(runner: NativeRunner, plan: MemoryPlan) -> None:
+def _lock_memory(runner: ModelRunner, plan: MemoryPlan) -> None:
     error_number = runner.lock_memory()
     if error_number == 0:
         return

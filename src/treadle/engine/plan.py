@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from treadle.engine.request import Request
+    from treadle.engine.open_store import KvRuntime
+    from treadle.engine.request import Request, Sampler
+    from treadle.engine.sampling import SamplingParams
+    from treadle.models.tokenizer import Encoder
 
-__all__ = ["Chunk", "Runner", "Sample", "StepPlan", "StepResult"]
+__all__ = ["Chunk", "ModelRunner", "Runner", "Sample", "StepPlan", "StepResult"]
 
 
 class Chunk(NamedTuple):
@@ -64,3 +67,32 @@ class Runner(Protocol):
 
     def run(self, plan: StepPlan) -> StepResult:
         """Compute every chunk of ``plan`` and sample where a chunk asks for it."""
+
+
+class ModelRunner(Runner, Protocol):
+    """A runner and its model, as loading one gives."""
+
+    @property
+    def kernels(self) -> str:
+        """Return what computes, for people."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """Return the bytes of all weights."""
+
+    @property
+    def decode_bytes(self) -> int:
+        """Return what one token of one sequence reads of the weights."""
+
+    @property
+    def block_memory(self) -> KvRuntime | None:
+        """Return the KV blocks as bytes, None where the blocks of the scheduler hold nothing that could be shared."""
+
+    def create_encoder(self) -> Encoder | None:
+        """Return what reads text if our own tokenizers do not know the model's, None if there is no such thing."""
+
+    def create_sampler(self, params: SamplingParams, seed: int, prompt_ids: Sequence[int]) -> Sampler:
+        """Return the sampling state of a new request."""
+
+    def lock_memory(self) -> int:
+        """Keep the model out of swap; return 0, or the system's error number."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from treadle.engine.sampling import SamplingParams
     from treadle.models.gguf import ModelFile
 
-__all__ = ["CORE_PATH", "NativeRunner"]
+__all__ = ["CORE_PATH", "NativeRunner", "create_sampler", "draw"]
 
 CORE_PATH = Path(_native.__file__)
 
@@ -67,6 +67,11 @@ class NativeRunner:
             model, cpus=cpus, num_blocks=num_blocks, max_batch_tokens=max_batch_tokens, kv_type=kv_type
         )
 
+    @staticmethod
+    def check(file: ModelFile) -> None:
+        """Raise UnsupportedModelError if this core does not run such a model, ModelFileError if the file is broken."""
+        _native.Model.check(file.native)
+
     @classmethod
     def load(
         cls,
@@ -107,6 +112,21 @@ class NativeRunner:
         self._most_threads = most
 
     @property
+    def kernels(self) -> str:
+        """Return the name of the kernels in use."""
+        return self.model.isa
+
+    @property
+    def weight_bytes(self) -> int:
+        """Return the bytes of all weights."""
+        return self.model.weight_bytes
+
+    @property
+    def decode_bytes(self) -> int:
+        """Return what one token of one sequence reads of the weights."""
+        return self.model.decode_bytes
+
+    @property
     def block_memory(self) -> _native.Runtime:
         """The KV blocks as bytes: ``kv_block_bytes``, ``kv_layout``, ``read_kv_block``, ``write_kv_block``."""
         return self._runtime
@@ -116,23 +136,12 @@ class NativeRunner:
         """Give memory that was freed, by Python too, back to the system."""
         _native.trim_heap()
 
+    def create_encoder(self) -> None:
+        """Return None: the core reads no text."""
+
     def create_sampler(self, params: SamplingParams, seed: int, prompt_ids: Sequence[int]) -> _native.Sampler:
         """Return the sampling state of a new request."""
-        sampler = _native.Sampler(
-            self.model.vocab_size,
-            temperature=params.temperature,
-            top_k=params.top_k,
-            top_p=params.top_p,
-            min_p=params.min_p,
-            repetition_penalty=params.repetition_penalty,
-            presence_penalty=params.presence_penalty,
-            frequency_penalty=params.frequency_penalty,
-            seed=seed,
-            num_logprobs=-1 if params.logprobs is None else params.logprobs,
-            logit_bias=list(params.logit_bias.items()),
-        )
-        sampler.add_prompt(np.asarray(prompt_ids, dtype=np.int32))
-        return sampler
+        return create_sampler(self.model.vocab_size, params, seed, prompt_ids)
 
     def lock_memory(self) -> int:
         """Keep weights and KV blocks out of swap; return 0, or the system's error number."""
@@ -165,7 +174,7 @@ class NativeRunner:
             samplers=[cast(_native.Sampler, request.sampler) for request in compress(requests, is_sampled)],
         )
         self._num_threads = self._runtime.num_present
-        return StepResult([Sample(s.token, s.bad_logits, s.logprob, tuple(s.top_logprobs)) for s in output.samples])
+        return StepResult([_sample(each) for each in output.samples])
 
     def _use_threads(self, cpus: list[int]) -> None:
         if self._most_threads is not None and self._most_threads < len(cpus):
@@ -176,6 +185,34 @@ class NativeRunner:
         if cpus != self._used_cpus:
             self._runtime.set_cpus(cpus)
             self._used_cpus = cpus
+
+
+def create_sampler(vocab_size: int, params: SamplingParams, seed: int, prompt_ids: Sequence[int]) -> _native.Sampler:
+    """Return the sampling state of a new request."""
+    sampler = _native.Sampler(
+        vocab_size,
+        temperature=params.temperature,
+        top_k=params.top_k,
+        top_p=params.top_p,
+        min_p=params.min_p,
+        repetition_penalty=params.repetition_penalty,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+        seed=seed,
+        num_logprobs=-1 if params.logprobs is None else params.logprobs,
+        logit_bias=list(params.logit_bias.items()),
+    )
+    sampler.add_prompt(np.asarray(prompt_ids, dtype=np.int32))
+    return sampler
+
+
+def draw(request: Request, logits: NDArray[np.float32]) -> Sample:
+    """Draw the next token of a request from one row of logits that another engine computed."""
+    return _sample(cast(_native.Sampler, request.sampler).sample(logits))
+
+
+def _sample(drawn: _native.SampleResult) -> Sample:
+    return Sample(drawn.token, drawn.bad_logits, drawn.logprob, tuple(drawn.top_logprobs))
 
 
 def _stay_on(cpus: Collection[int] | None) -> None:

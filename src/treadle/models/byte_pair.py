@@ -41,6 +41,7 @@ class BytePairEncoder:
     space_prefix = False
 
     def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any], cut: WordCut) -> None:
+        self.add_bos = cut.add_bos
         self._vocabulary = vocabulary
         self._tokenizer = Tokenizer(_build_model(vocabulary, metadata, ignore_merges=cut.whole_words_first))
         splits: list[Any] = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in cut.patterns]
@@ -68,6 +69,7 @@ class SpacedBytePairEncoder:
     """Merges over characters, spaces spelled U+2581, other characters falling back to byte tokens: ``gemma4``."""
 
     space_prefix = False
+    add_bos = True
 
     def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:
         self._vocabulary = vocabulary

@@ -6,11 +6,13 @@ The merges themselves are the business of ``byte_pair``; SentencePiece vocabular
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from treadle.errors import ModelFileError
+from treadle.errors import UnsupportedModelError
 
-__all__ = ["WordCut", "word_cut"]
+__all__ = ["WordCut", "check_tokenizer", "word_cut"]
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ def word_cut(name: str | None) -> WordCut:
     warning, for its tokens may differ from those the model was trained on.
 
     Raises:
-        ModelFileError: Nobody here knows the name; guessing would degrade answers without a sign.
+        UnsupportedModelError: Nobody here knows the name; guessing would degrade answers without a sign.
     """
     if name is None:
         warnings.warn(
@@ -131,8 +133,21 @@ def word_cut(name: str | None) -> WordCut:
         )
         return _DEFAULT
     if name not in _WORD_CUTS:
-        raise ModelFileError(
+        raise UnsupportedModelError(
             f"tokenizer.ggml.pre: expected a known pre-tokenizer, found {name!r}",
             hint=f"known: {', '.join(sorted(_WORD_CUTS))}",
         )
     return _WORD_CUTS[name]
+
+
+def check_tokenizer(metadata: Mapping[str, Any]) -> None:
+    """Raise UnsupportedModelError if a file names a tokenizer that is not known here."""
+    model, pre = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre")
+    if model == "gpt2":
+        if isinstance(pre, str):
+            word_cut(pre)
+    elif model not in ("gemma4", "llama"):
+        raise UnsupportedModelError(
+            f"tokenizer.ggml.model: expected gpt2, llama or gemma4, found {model!r:.80}",
+            hint="Treadle reads byte-pair and SentencePiece vocabularies",
+        )

@@ -28,6 +28,8 @@ class SentencePieceEncoder:
     A U+2581 in a text reads as a space, for that is how these vocabularies spell one.
     """
 
+    add_bos = True
+
     def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:
         self._vocabulary = vocabulary
         self.space_prefix = read_flag(metadata, "tokenizer.ggml.add_space_prefix", True)

@@ -5,30 +5,39 @@ Chat templates are rendered elsewhere; this module knows only where a rendered p
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
-from treadle.errors import ModelFileError, UsageError
+from treadle.errors import ModelFileError, UnsupportedModelError, UsageError
 from treadle.models.byte_pair import BytePairEncoder, SpacedBytePairEncoder
-from treadle.models.pretokenizers import word_cut
+from treadle.models.pretokenizers import check_tokenizer, word_cut
 from treadle.models.prompt_guard import RenderedPrompt
 from treadle.models.sentencepiece import SentencePieceEncoder
 from treadle.models.text_stream import TextStream
 from treadle.models.token_splitter import TokenSplitter
 from treadle.models.vocabulary import Vocabulary, read_flag
 
-__all__ = ["Tokenizer"]
+__all__ = ["Encoder", "Tokenizer"]
 
 _MODEL_KEY = "tokenizer.ggml.model"
 _PRE_KEY = "tokenizer.ggml.pre"
 
 
-class _Encoder(Protocol):
+class Encoder(Protocol):
+    """Cuts plain text into ordinary tokens.
+
+    ``space_prefix`` says that a first word begins with a space, ``add_bos`` whether texts begin with BOS when the file
+    does not say.
+    """
+
     space_prefix: bool
+    add_bos: bool
 
-    def encode(self, text: str) -> list[int]: ...
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of text that holds no token of its own right."""
 
-    def text_bytes(self, token_id: int) -> bytes: ...
+    def text_bytes(self, token_id: int) -> bytes:
+        """Return the bytes of an ordinary token."""
 
 
 class Tokenizer:
@@ -38,7 +47,7 @@ class Tokenizer:
     is made of. User-defined tokens of the vocabulary are matched in all text.
     """
 
-    def __init__(self, vocabulary: Vocabulary, encoder: _Encoder, *, add_bos: bool, add_eos: bool) -> None:
+    def __init__(self, vocabulary: Vocabulary, encoder: Encoder, *, add_bos: bool, add_eos: bool) -> None:
         self.vocabulary = vocabulary
         self._encoder = encoder
         self.add_bos = add_bos
@@ -49,34 +58,31 @@ class Tokenizer:
         self._prompt_splitter = TokenSplitter({**vocabulary.user_defined, **in_prompts})
 
     @classmethod
-    def from_metadata(cls, metadata: Mapping[str, Any]) -> Tokenizer:
-        """Build the tokenizer that GGUF metadata describes.
+    def from_metadata(
+        cls, metadata: Mapping[str, Any], *, other: Callable[[], Encoder | None] | None = None
+    ) -> Tokenizer:
+        """Build the tokenizer that GGUF metadata describes; ``other`` makes encoders for those not known here.
 
         A byte-pair file without ``tokenizer.ggml.pre``, as old converters wrote, is read with the default word cut
         and a warning.
 
         Raises:
-            ModelFileError: The metadata is incomplete, contradicts itself, or names something unknown.
+            ModelFileError: The metadata is incomplete or contradicts itself.
+            UnsupportedModelError: It names a tokenizer that is not known here.
         """
         vocabulary = Vocabulary.from_metadata(metadata)
-        model = metadata.get(_MODEL_KEY)
-        encoder: _Encoder
-        if model == "gpt2":
-            cut = word_cut(_read_name(metadata, _PRE_KEY))
-            encoder, bos_default = BytePairEncoder(vocabulary, metadata, cut), cut.add_bos
-        elif model == "gemma4":
-            encoder, bos_default = SpacedBytePairEncoder(vocabulary, metadata), True
-        elif model == "llama":
-            encoder, bos_default = SentencePieceEncoder(vocabulary, metadata), True
-        else:
-            raise ModelFileError(
-                f"{_MODEL_KEY}: expected gpt2, llama or gemma4, found {model!r:.80}",
-                hint="Treadle reads byte-pair and SentencePiece vocabularies",
-            )
+        try:
+            check_tokenizer(metadata)
+            encoder = _own_encoder(vocabulary, metadata)
+        except UnsupportedModelError:
+            found = None if other is None else other()
+            if found is None:
+                raise
+            encoder = found
         return cls(
             vocabulary,
             encoder,
-            add_bos=_read_addition(metadata, vocabulary, "bos", bos_default),
+            add_bos=_read_addition(metadata, vocabulary, "bos", encoder.add_bos),
             add_eos=_read_addition(metadata, vocabulary, "eos", False),
         )
 
@@ -192,6 +198,15 @@ class Tokenizer:
                 text = " " + text
             ids.extend(self._encoder.encode(_checked(text)))
         return ids
+
+
+def _own_encoder(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Encoder:
+    model = metadata.get(_MODEL_KEY)
+    if model == "gpt2":
+        return BytePairEncoder(vocabulary, metadata, word_cut(_read_name(metadata, _PRE_KEY)))
+    if model == "gemma4":
+        return SpacedBytePairEncoder(vocabulary, metadata)
+    return SentencePieceEncoder(vocabulary, metadata)
 
 
 def _checked(text: str) -> str:

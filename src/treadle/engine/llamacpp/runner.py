@@ -1,0 +1,195 @@
+"""Carries step plans to llama.cpp: each running request is one of its sequences.
+
+Leaves to others: what a step computes (the scheduler), memory and threads (``model``), drawing tokens (the native
+sampler).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from treadle.engine.kv_type import KV_BLOCK_TOKENS
+from treadle.engine.llamacpp.encoder import LlamaCppEncoder
+from treadle.engine.llamacpp.library import Batch, captured_log
+from treadle.engine.llamacpp.model import LlamaCppModel
+from treadle.engine.plan import Chunk, Sample, StepPlan, StepResult
+from treadle.engine.runner import create_sampler, draw
+from treadle.errors import CapacityError, InternalError
+
+if TYPE_CHECKING:
+    from treadle.engine.request import Request, Sampler
+    from treadle.engine.sampling import SamplingParams
+    from treadle.models.gguf import ModelFile
+
+__all__ = ["MAX_NUM_SEQUENCES", "LlamaCppRunner"]
+
+MAX_NUM_SEQUENCES = 256
+
+_NO_ROOM = 1
+
+
+class LlamaCppRunner:
+    """A model in llama.cpp and the sequences it computes.
+
+    The KV blocks of the scheduler only count here: they are as many tokens as llama.cpp has cells, and a request that
+    gives its blocks up loses its sequence with the next step. Blocks are not shared, so there is no prefix cache.
+    """
+
+    block_memory = None
+
+    def __init__(
+        self, model: LlamaCppModel, *, decode_bytes: int, max_batch_tokens: int, max_num_sequences: int
+    ) -> None:
+        self.decode_bytes = decode_bytes
+        self._model = model
+        self._sequence_of: dict[Request, int] = {}
+        self._free = list(reversed(range(max_num_sequences)))
+        self._tokens = np.zeros(max_batch_tokens, dtype=np.int32)
+        self._positions = np.zeros(max_batch_tokens, dtype=np.int32)
+        self._has_logits = np.zeros(max_batch_tokens, dtype=np.int8)
+        self._num_ids = np.ones(max_batch_tokens, dtype=np.int32)
+        self._ids = np.arange(max_num_sequences, dtype=np.int32)
+        self._id_pointers = np.zeros(max_batch_tokens, dtype=np.uintp)
+        self._batch = Batch(
+            token=self._tokens.ctypes.data,
+            pos=self._positions.ctypes.data,
+            n_seq_id=self._num_ids.ctypes.data,
+            seq_id=self._id_pointers.ctypes.data,
+            logits=self._has_logits.ctypes.data,
+        )
+
+    @classmethod
+    def load(
+        cls,
+        file: ModelFile,
+        *,
+        num_threads: int,
+        num_prompt_threads: int,
+        num_blocks: int,
+        max_batch_tokens: int,
+        max_num_sequences: int,
+        kv_type: str,
+        mlock: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> LlamaCppRunner:
+        """Have llama.cpp load a file; the arguments and errors are those of ``LlamaCppModel``."""
+        model = LlamaCppModel(
+            file,
+            context=num_blocks * KV_BLOCK_TOKENS,
+            max_batch_tokens=max_batch_tokens,
+            max_num_sequences=max_num_sequences,
+            num_threads=num_threads,
+            num_prompt_threads=num_prompt_threads,
+            kv_type=kv_type,
+            mlock=mlock,
+            progress=progress,
+        )
+        return cls(
+            model,
+            decode_bytes=_decode_bytes(file),
+            max_batch_tokens=max_batch_tokens,
+            max_num_sequences=max_num_sequences,
+        )
+
+    @property
+    def kernels(self) -> str:
+        """Return which instructions llama.cpp uses on this CPU."""
+        info: bytes = self._model.library.llama_print_system_info()
+        names = [part.split("=")[0].strip(" :") for part in info.decode().split("|") if "= 1" in part]
+        return f"llama.cpp ({', '.join(name.removeprefix('CPU : ') for name in names)})"
+
+    @property
+    def weight_bytes(self) -> int:
+        """Return the bytes of all weights."""
+        return int(self._model.library.llama_model_size(self._model.model))
+
+    def create_encoder(self) -> LlamaCppEncoder:
+        """Return llama.cpp's own reading of text, for tokenizers that are not known here."""
+        return LlamaCppEncoder(self._model)
+
+    def lock_memory(self) -> int:
+        """Return 0 if the weights are kept out of swap, or an error number: that was settled when they were loaded."""
+        return 0 if self._model.is_locked else errno.ENOMEM
+
+    def create_sampler(self, params: SamplingParams, seed: int, prompt_ids: Sequence[int]) -> Sampler:
+        """Return the sampling state of a new request."""
+        return create_sampler(self._model.vocab_size, params, seed, prompt_ids)
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Compute every chunk of ``plan`` in one call, without the interpreter's lock.
+
+        Raises:
+            CapacityError: llama.cpp found no cells for the tokens.
+            InternalError: It failed.
+        """
+        self._forget_ended()
+        sampled = self._fill(plan)
+        with captured_log() as log:
+            status = self._model.library.llama_decode(self._model.context, self._batch)
+        if status:
+            said = "; ".join(log) or "it does not say why"
+            error = CapacityError if status == _NO_ROOM else InternalError
+            raise error(f"llama.cpp computed no step of {plan.num_tokens} tokens (status {status}): {said}")
+        return StepResult(self._draw(sampled))
+
+    def _forget_ended(self) -> None:
+        for request in [request for request in self._sequence_of if not request.block_ids]:
+            sequence = self._sequence_of.pop(request)
+            self._remove(sequence, 0)
+            self._free.append(sequence)
+
+    def _remove(self, sequence: int, start: int) -> None:
+        self._model.library.llama_memory_seq_rm(self._model.memory, sequence, start, -1)
+
+    def _sequence(self, chunk: Chunk) -> int:
+        sequence = self._sequence_of.get(chunk.request)
+        if sequence is None:
+            sequence = self._sequence_of[chunk.request] = self._free.pop()
+        elif chunk.start == 0:  # it had to make way, and begins again
+            self._remove(sequence, 0)
+        return sequence
+
+    def _fill(self, plan: StepPlan) -> list[Request]:
+        """Write the tokens of ``plan`` into the batch and return the requests that want a sample, in its order."""
+        sampled = []
+        end = 0
+        first_id, id_bytes = self._ids.ctypes.data, self._ids.itemsize
+        for chunk in plan.chunks:
+            request, start, num_tokens, is_sampled = chunk
+            begin, end = end, end + num_tokens
+            self._tokens[begin:end] = request.token_ids[start : start + num_tokens]
+            self._positions[begin:end] = range(start, start + num_tokens)
+            self._id_pointers[begin:end] = first_id + self._sequence(chunk) * id_bytes
+            self._has_logits[begin:end] = 0
+            if is_sampled:
+                self._has_logits[end - 1] = 1
+                sampled.append(request)
+        self._batch.n_tokens = end
+        return sampled
+
+    def _draw(self, requests: Sequence[Request]) -> list[Sample]:
+        if not requests:
+            return []
+        vocab_size = self._model.vocab_size
+        address = self._model.library.llama_get_logits(self._model.context)
+        rows = np.ctypeslib.as_array((ctypes.c_float * vocab_size * len(requests)).from_address(address))
+        return [draw(request, row) for request, row in zip(requests, rows, strict=True)]
+
+
+def _decode_bytes(file: ModelFile) -> int:
+    """Return what one token of one sequence reads of the weights: of experts only those in use."""
+    num_experts = file.metadata.get(f"{file.architecture}.expert_count", 0)
+    num_used = file.metadata.get(f"{file.architecture}.expert_used_count", num_experts)
+    is_tied = all(tensor.name != "output.weight" for tensor in file.tensors)
+    num_bytes = 0
+    for tensor in file.tensors:
+        if "_exps." in tensor.name and num_experts:
+            num_bytes += tensor.num_bytes * num_used // num_experts
+        elif is_tied or tensor.name != "token_embd.weight":
+            num_bytes += tensor.num_bytes
+    return num_bytes

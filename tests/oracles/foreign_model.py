@@ -1,0 +1,71 @@
+"""Writes small seeded GGUF models of an architecture that our core does not know, with or without a tokenizer it knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as Format
+
+from oracles.tiny_model import add_vocabulary, random_weights, vocabulary
+
+
+@dataclass(frozen=True)
+class ForeignModel:
+    """A GPT-NeoX: layer norms with biases, one matrix for query, key and value, no gate in the feed-forward."""
+
+    pretokenizer: str = "qwen2"
+    hidden_size: int = 128
+    num_layers: int = 2
+    num_heads: int = 4
+    context_length: int = 2048
+    seed: int = 0
+
+    def write(self, path: Path) -> Path:
+        writer = gguf.GGUFWriter(path, "gptneox")
+        writer.add_name("tiny gptneox")
+        writer.add_context_length(self.context_length)
+        writer.add_embedding_length(self.hidden_size)
+        writer.add_block_count(self.num_layers)
+        writer.add_feed_forward_length(4 * self.hidden_size)
+        writer.add_head_count(self.num_heads)
+        writer.add_rope_dimension_count(self.hidden_size // self.num_heads)
+        writer.add_layer_norm_eps(1e-5)
+        writer.add_parallel_residual(True)
+        add_vocabulary(writer, pretokenizer=self.pretokenizer)
+        rng = np.random.default_rng(self.seed)
+        for name, shape in self.tensor_shapes().items():
+            if len(shape) == 1:
+                centre = 1.0 if name.endswith("norm.weight") else 0.0
+                writer.add_tensor(name, rng.normal(centre, 0.1, shape).astype(np.float32))
+            else:
+                # Logits three wide, so that the distribution over tokens is neither flat nor a single peak.
+                gain = 3.0 if name in ("token_embd.weight", "output.weight") else 1.0
+                weights = random_weights(shape, Format.Q8_0, gain / shape[1] ** 0.5, rng)
+                writer.add_tensor(name, weights, raw_dtype=Format.Q8_0)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path
+
+    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Every tensor with its shape, rows first."""
+        hidden = self.hidden_size
+        shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (len(vocabulary()), hidden)}
+        matrices = {
+            "attn_qkv": (3 * hidden, hidden),
+            "attn_output": (hidden, hidden),
+            "ffn_up": (4 * hidden, hidden),
+            "ffn_down": (hidden, 4 * hidden),
+        }
+        for layer in range(self.num_layers):
+            for name in ("attn_norm", "ffn_norm"):
+                shapes |= {f"blk.{layer}.{name}.{part}": (hidden,) for part in ("weight", "bias")}
+            for name, shape in matrices.items():
+                shapes |= {f"blk.{layer}.{name}.weight": shape, f"blk.{layer}.{name}.bias": shape[:1]}
+        shapes |= {"output_norm.weight": (hidden,), "output_norm.bias": (hidden,)}
+        shapes["output.weight"] = (len(vocabulary()), hidden)
+        return shapes
