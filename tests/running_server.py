@@ -11,6 +11,7 @@ import uvicorn
 from treadle.engine.async_llm import AsyncLLM
 from treadle.server.app import create_app
 from treadle.server.hub import ModelHub
+from treadle.server.serve import uvicorn_options
 from treadle.server.settings import ServerSettings
 
 MODEL = "smollm2"
@@ -25,14 +26,15 @@ class RunningServer:
             return await AsyncLLM.load(source, context=context)
 
         self.hub = ModelHub({MODEL: str(path)}, load, idle_unload=settings.idle_unload)
-        config = uvicorn.Config(create_app(self.hub, settings), port=0, log_config=None, lifespan="on")
+        app = create_app(self.hub, settings)
+        config = uvicorn.Config(app, port=0, lifespan="on", **uvicorn_options(app.state.server))
         self._server = uvicorn.Server(config)
         self._started = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self._thread.start()
         assert self._started.wait(30)
         port = self._server.servers[0].sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"{'https' if settings.tls_certificate else 'http'}://127.0.0.1:{port}"
 
     async def _run(self) -> None:
         original = self._server.startup

@@ -206,6 +206,26 @@ def test_a_full_queue_is_told_with_429(smollm2_path: Path) -> None:
         running.close()
 
 
+def test_an_answer_that_takes_too_long_ends_with_504_and_a_stream_with_an_error(smollm2_path: Path) -> None:
+    running = RunningServer(smollm2_path, ServerSettings(request_timeout=0.5))
+    try:
+        with httpx.Client(base_url=running.url, timeout=60) as client:
+            for path, body in (
+                ("/v1/completions", LONG),
+                ("/v1/chat/completions", {**SHORT, "max_tokens": 900, "logit_bias": {"2": -100}}),
+            ):
+                response = client.post(path, json=body)
+                assert (response.status_code, response.json()["error"]["code"]) == (504, "timeout")
+            with client.stream("POST", "/v1/completions", json={**LONG, "prompt": "and", "stream": True}) as stream:
+                assert stream.status_code == 200
+                last = [line for line in stream.iter_lines() if line][-1]
+            assert json.loads(last.removeprefix("data: "))["error"]["code"] == "timeout"
+            wait_until_idle(running)
+            assert metrics(client)[f"vllm:request_success_total{{finished_reason=error}}{{model_name={MODEL}}}"] >= 3
+    finally:
+        running.close()
+
+
 @pytest.mark.slow
 def test_256_clients_at_once(server: RunningServer, http: httpx.Client) -> None:
     times: list[float] = []

@@ -84,6 +84,9 @@ def test_what_takes_too_long_is_cut_with_an_error(smollm2_path: Path, tmp_path: 
         (("--max-num-requests", "0"), "max_num_requests"),
         (("--slowdown", "0.5"), "slowdown"),
         (("--max-body", "huge"), "--max-body"),
+        (("--max-headers", "0"), "max_header_bytes"),
+        (("--client-timeout", "0"), "client_timeout"),
+        (("--max-stored", "-1"), "--max-stored"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_before_loading(

@@ -73,6 +73,16 @@ def serve(
     ] = None,
     max_output_tokens: Annotated[int | None, _limit("--max-output-tokens", help="Most tokens of any answer.")] = None,
     max_body: Annotated[str, _limit("--max-body", help="Largest body of a request.")] = "8MiB",
+    max_headers: Annotated[str, _limit("--max-headers", help="Largest request line and headers.")] = "64KiB",
+    max_stored: Annotated[
+        str, _limit("--max-stored", help="Memory for responses kept for later requests; 0 keeps none.")
+    ] = "64MiB",
+    client_timeout: Annotated[
+        float,
+        _limit(
+            "--client-timeout", help="Seconds a client may take to send headers, then a body, or to take an answer."
+        ),
+    ] = 30.0,
     request_timeout: Annotated[
         float, _limit("--request-timeout", help="Seconds in which an answer must have ended; 0 for any time.")
     ] = 600.0,
@@ -144,6 +154,9 @@ def serve(
         max_tokens_per_minute_per_key=max_tokens_per_minute,
         drain_timeout=drain_timeout,
         max_body_bytes=parse_bytes("--max-body", max_body),
+        max_header_bytes=parse_bytes("--max-headers", max_headers),
+        max_stored_bytes=parse_bytes("--max-stored", max_stored),
+        client_timeout=client_timeout,
         max_output_tokens=max_output_tokens,
         request_timeout=request_timeout or None,
         idle_unload=idle_unload,

@@ -5,31 +5,43 @@ Leaves to others: what a body may hold (``server.schema``) and how a refusal loo
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import ValidationError
+from starlette.requests import ClientDisconnect
 
+from treadle.server.disconnect import ClientGoneError
 from treadle.server.errors import ApiError, invalid_body
 from treadle.server.schema.base import Body
+from treadle.server.settings import ServerSettings
 
 __all__ = ["body_schema", "read_body"]
 
 _Schema = TypeVar("_Schema", bound=Body)
 
 
-async def read_body(request: Request, schema: type[_Schema], max_bytes: int) -> _Schema:
+async def read_body(request: Request, schema: type[_Schema], settings: ServerSettings) -> _Schema:
     """Return the body as ``schema``.
 
     Raises:
-        ApiError: 413 for a body that is too large, 415 for another content type, 400 for all else that is wrong.
+        ApiError: 408 for a body that takes too long, 413 for one that is too large, 415 for another content type, 400
+            for all else that is wrong.
+        ClientGoneError: The client left before its body was complete.
     """
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         raise ApiError(
             415, f"expected a body of type application/json, found {kind[:80]}", code="unsupported_media_type"
         )
-    data = await _read(request, max_bytes)
+    try:
+        data = await asyncio.wait_for(_read(request, settings.max_body_bytes), settings.client_timeout)
+    except asyncio.TimeoutError:
+        text = f"the body did not come within {settings.client_timeout:g} s, the limit here"
+        raise ApiError(408, text, code="body_timeout", headers={"Connection": "close"}) from None
+    except ClientDisconnect:
+        raise ClientGoneError from None
     try:
         return schema.model_validate_json(data)
     except ValidationError as error:

@@ -74,6 +74,10 @@ class Metrics:
         method = record.method if record.method in ("GET", "POST", "DELETE") else "other"
         self._http.labels(method, record.route, str(record.status)).inc()
 
+    def count_refusal(self, status: int) -> None:
+        """Count a request that was refused before it was complete enough to have a method and a route."""
+        self._http.labels("other", "other", str(status)).inc()
+
     def exposition(self) -> bytes:
         """Return everything in the text format of Prometheus, version 0.0.4."""
         return generate_latest(self._registry)

@@ -22,13 +22,14 @@ from treadle.engine.async_llm import AsyncLLM
 from treadle.errors import UsageError
 from treadle.server.app import create_app
 from treadle.server.hub import ModelHub
+from treadle.server.protocol import guarded_protocol
 from treadle.server.settings import ServerSettings
 from treadle.server.state import ServerState
 
 if TYPE_CHECKING:
     from treadle.engine.load import LoadOptions
 
-__all__ = ["serve"]
+__all__ = ["serve", "uvicorn_options"]
 
 _log = logging.getLogger("treadle.server")
 _CLOSE_SECONDS = 5  # for what was cut short to tell its client so
@@ -73,7 +74,8 @@ async def _serve(
     hub = ModelHub(sources, load, idle_unload=settings.idle_unload)
     await hub.load_default()  # a model that cannot be loaded ends the command, not the first request
     app = create_app(hub, settings)
-    server = _Server(uvicorn.Config(app, **_uvicorn_options(settings)), app.state.server)
+    state: ServerState = app.state.server
+    server = _Server(uvicorn.Config(app, **uvicorn_options(state)), state)
     if on_ready is not None:
         host, port = listener.getsockname()[:2]
         scheme = "https" if settings.tls_certificate else "http"
@@ -132,8 +134,11 @@ class _Server(uvicorn.Server):
         await self._state.hub.close()
 
 
-def _uvicorn_options(settings: ServerSettings) -> dict[str, Any]:
+def uvicorn_options(state: ServerState) -> dict[str, Any]:
+    """Return how uvicorn is to serve the application of ``state``."""
+    settings = state.settings
     return {
+        "http": guarded_protocol(settings, state.metrics.count_refusal),
         "log_config": None,
         "access_log": False,
         "server_header": False,

@@ -15,10 +15,10 @@ from treadle.errors import UsageError
 __all__ = ["ServerSettings"]
 
 _COUNTS = (
-    *("max_body_bytes", "max_queued", "max_output_tokens"),
+    *("max_body_bytes", "max_header_bytes", "max_queued", "max_output_tokens"),
     *("max_concurrent_per_key", "max_tokens_per_minute_per_key"),
 )
-_SECONDS = ("request_timeout", "drain_timeout", "idle_unload")
+_SECONDS = ("request_timeout", "client_timeout", "drain_timeout", "idle_unload")
 _METRIC_PREFIX = re.compile(r"[a-zA-Z_]\w*", re.ASCII)
 
 
@@ -44,6 +44,9 @@ class ServerSettings:
     max_concurrent_per_key: int | None = None
     max_tokens_per_minute_per_key: int | None = None
     drain_timeout: float = 30.0
+    # protocol.py
+    max_header_bytes: int = 64 << 10
+    client_timeout: float = 30.0
     # the routes
     max_body_bytes: int = 8 << 20
     max_output_tokens: int | None = None

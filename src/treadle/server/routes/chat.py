@@ -39,7 +39,7 @@ router = APIRouter(tags=["chat"])
 async def chat_completions(request: Request) -> Response:
     """Answer the messages of a conversation, at once or as server-sent events."""
     state = state_of(request)
-    body = await read_body(request, ChatRequest, state.settings.max_body_bytes)
+    body = await read_body(request, ChatRequest, state.settings)
     run = AnswerRun(state.hub)
     try:
         await unless_gone(request, _start(run, body, state))

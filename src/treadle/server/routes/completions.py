@@ -39,7 +39,7 @@ router = APIRouter(tags=["completions"])
 async def completions(request: Request) -> Response:
     """Continue each of the prompts, at once or as server-sent events."""
     state = state_of(request)
-    body = await read_body(request, CompletionRequest, state.settings.max_body_bytes)
+    body = await read_body(request, CompletionRequest, state.settings)
     run = _Run(body)
     try:
         await unless_gone(request, run.start(state))

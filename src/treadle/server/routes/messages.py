@@ -34,7 +34,7 @@ _Event = dict[str, Any]
 async def messages(request: Request) -> Response:
     """Answer the messages of a conversation, at once or as server-sent events."""
     state = state_of(request)
-    body = await read_body(request, MessagesRequest, state.settings.max_body_bytes)
+    body = await read_body(request, MessagesRequest, state.settings)
     run = AnswerRun(state.hub)
     try:
         await unless_gone(request, _start(run, body, state))
@@ -53,7 +53,7 @@ async def messages(request: Request) -> Response:
 async def count_tokens(request: Request) -> dict[str, int]:
     """Return how many tokens the prompt of a conversation has, tools included."""
     state = state_of(request)
-    body = await read_body(request, CountTokensRequest, state.settings.max_body_bytes)
+    body = await read_body(request, CountTokensRequest, state.settings)
     async with state.hub.use(body.model) as (_, engine):
         return {"input_tokens": len(await engine.tokenize(read_conversation(body)))}
 

@@ -34,7 +34,7 @@ router = APIRouter(tags=["responses"])
 async def create_response(request: Request) -> Response:
     """Answer an input, or go on with an earlier response, at once or as server-sent events."""
     state = state_of(request)
-    body = await read_body(request, ResponsesRequest, state.settings.max_body_bytes)
+    body = await read_body(request, ResponsesRequest, state.settings)
     items = [*_earlier_items(state.responses, body.previous_response_id), *input_items(body)]
     run = AnswerRun(state.hub)
     try:

@@ -19,7 +19,7 @@ router = APIRouter(tags=["tokens"])
 async def tokenize(request: Request) -> dict[str, Any]:
     """Return the token ids of a text, or of a conversation as the model's template renders it."""
     state = state_of(request)
-    body = await read_body(request, TokenizeRequest, state.settings.max_body_bytes)
+    body = await read_body(request, TokenizeRequest, state.settings)
     async with state.hub.use(body.model) as (_, engine):
         tokens = await engine.tokenize(body.conversation or body.prompt or "")
         return {"tokens": tokens, "count": len(tokens), "max_model_len": engine.context}
@@ -29,6 +29,6 @@ async def tokenize(request: Request) -> dict[str, Any]:
 async def detokenize(request: Request) -> dict[str, Any]:
     """Return the text of token ids; control tokens have none."""
     state = state_of(request)
-    body = await read_body(request, DetokenizeRequest, state.settings.max_body_bytes)
+    body = await read_body(request, DetokenizeRequest, state.settings)
     async with state.hub.use(body.model) as (_, engine):
         return {"prompt": await engine.detokenize(body.tokens)}
