@@ -130,8 +130,9 @@ def test_a_step_wakes_each_loop_once(monkeypatch: pytest.MonkeyPatch, loaded: Lo
 
         monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
         loaded.runner.is_held = True  # type: ignore[attr-defined]
-        streams = [llm.generate(f"prompt {index}", LONG) for index in range(5)]
-        loaded.runner.may_step.release(1)  # type: ignore[attr-defined]  # may hold fewer than all prompts
+        # The first step may hold fewer than all prompts; as nothing is slowed down for batches, the second has the rest.
+        streams = [llm.generate(f"prompt {index}", LONG, priority="batch") for index in range(5)]
+        loaded.runner.may_step.release(1)  # type: ignore[attr-defined]
         await anext(streams[0])
         num_wakes = 0
         for _ in range(10):
