@@ -22,7 +22,7 @@ from treadle.engine.engine import Engine
 from treadle.engine.load import LoadedModel, load_model
 from treadle.engine.memory_plan import KV_BLOCK_TOKENS, MAX_BATCH_TOKENS, MAX_NUM_REQUESTS
 from treadle.engine.output import TextOutput
-from treadle.engine.request import Request
+from treadle.engine.request import AnswerRequest
 from treadle.engine.runner import NativeRunner
 from treadle.engine.sampling import SamplingParams
 from treadle.engine.scheduler import Scheduler
@@ -148,11 +148,11 @@ class Bench:
                 self.engine.cancel(request)
         return meter
 
-    def _submit(self, num_tokens: int) -> Request:
+    def _submit(self, num_tokens: int) -> AnswerRequest:
         self.num_requests += 1  # a prompt of its own, of which nothing is in the cache
         seed, vocab_size = self.num_requests, self.loaded.tokenizer.vocab_size
         prompt = [random.Random(f"{seed} {index}").randrange(vocab_size // 2) for index in range(num_tokens)]
-        request = Request(
+        request = AnswerRequest(
             request_id=seed,
             prompt_ids=prompt,
             max_length=self.engine.scheduler.context,

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treadle.engine.block_pool import BlockPool
+from treadle.engine.embedding import EmbeddingRequest, Pooling
 from treadle.engine.output import TextOutput
 from treadle.engine.plan import Sample, StepPlan, StepResult
-from treadle.engine.request import Priority, Request, TokenEvent
+from treadle.engine.request import AnswerRequest, Priority, Request, TokenEvent
 from treadle.engine.sampling import SamplingParams
 
 VOCAB_SIZE = 1000
@@ -64,11 +65,23 @@ def answer(prompt_ids: Sequence[int], length: int) -> list[int]:
     return token_ids[len(prompt_ids) :]
 
 
+def state(token_ids: Sequence[int]) -> NDArray[np.float64]:
+    """The state of the last of these tokens: one number for it, one for all of them, one for their count."""
+    return np.array([token_ids[-1], next_token(token_ids), len(token_ids)], dtype=np.float64)
+
+
+def mean_state(token_ids: Sequence[int]) -> NDArray[np.float64]:
+    """The mean of the states of all tokens."""
+    return np.mean([state(token_ids[: end + 1]) for end in range(len(token_ids))], axis=0)
+
+
 class FakeRunner:
     """Computes with "KV blocks" that hold token ids, and samples from what the blocks hold.
 
-    A block given to two requests, lost, or read before it was written therefore changes the answer or trips an assert.
+    States are made of what the blocks hold, too. A block given to two requests, lost, or read before it was written therefore changes the answer or trips an assert.
     """
+
+    hidden_size = 3
 
     def __init__(self, pool: BlockPool, sample: Callable[[Sequence[int]], int] = next_token) -> None:
         self._block_tokens = pool.block_tokens
@@ -84,10 +97,16 @@ class FakeRunner:
             for position in range(chunk.start, end):
                 self._slots[self._slot(chunk.request, position)] = chunk.request.token_ids[position]
             if chunk.samples:
-                seen = [self._slots[self._slot(chunk.request, position)] for position in range(end)]
-                assert None not in seen
-                samples.append(Sample(self._sample([token_id for token_id in seen if token_id is not None])))
+                samples.append(Sample(self._sample(self._seen(chunk.request, end))))
+            for position in range(end - chunk.num_states, end):
+                assert isinstance(chunk.request, EmbeddingRequest)
+                chunk.request.state_sum += state(self._seen(chunk.request, position + 1))
         return StepResult(samples)
+
+    def _seen(self, request: Request, end: int) -> list[int]:
+        seen = [self._slots[self._slot(request, position)] for position in range(end)]
+        assert None not in seen
+        return [token_id for token_id in seen if token_id is not None]
 
     def read(self, block_id: int) -> list[int | None]:
         """What a block holds."""
@@ -144,8 +163,8 @@ def make_request(
     events: list[TokenEvent] | None = None,
     priority: Priority = "interactive",
     deadline: float | None = None,
-) -> Request:
-    return Request(
+) -> AnswerRequest:
+    return AnswerRequest(
         request_id=request_id,
         prompt_ids=list(prompt_ids),
         max_length=len(prompt_ids) + max_tokens,
@@ -155,6 +174,26 @@ def make_request(
         deliver=(events if events is not None else []).append,
         priority=priority,
         deadline=deadline,
+    )
+
+
+def make_embedding_request(
+    request_id: int,
+    prompt_ids: Sequence[int],
+    pooling: Pooling = "mean",
+    *,
+    events: list[TokenEvent] | None = None,
+    priority: Priority = "interactive",
+    deadline: float | None = None,
+) -> EmbeddingRequest:
+    return EmbeddingRequest(
+        request_id=request_id,
+        prompt_ids=list(prompt_ids),
+        deliver=(events if events is not None else []).append,
+        priority=priority,
+        deadline=deadline,
+        state_sum=np.zeros(FakeRunner.hidden_size),
+        pooling=pooling,
     )
 
 

@@ -15,7 +15,7 @@ from treadle.engine.engine import Engine
 from treadle.engine.guide import Guide
 from treadle.engine.output import TextOutput
 from treadle.engine.plan import Sample
-from treadle.engine.request import Request, TokenEvent
+from treadle.engine.request import AnswerRequest, TokenEvent
 from treadle.engine.scheduler import Scheduler
 from treadle.errors import InternalError, UsageError
 
@@ -60,7 +60,7 @@ def make_request(
     takes_forced: bool = True,
     stop: Sequence[str] = (),
     deliver: Callable[[TokenEvent], None] = lambda _: None,
-) -> tuple[Request, FakeSampler]:
+) -> tuple[AnswerRequest, FakeSampler]:
     sampler = FakeSampler()
     guide = Guide(
         sampler,
@@ -70,7 +70,7 @@ def make_request(
         min_tokens=min_tokens,
         takes_forced=takes_forced,
     )
-    request = Request(
+    request = AnswerRequest(
         request_id=0,
         prompt_ids=[1, 2],
         max_length=2 + max_tokens,

@@ -20,7 +20,7 @@ from treadle.engine.engine import Engine
 from treadle.engine.kv_type import KV_BLOCK_TOKENS
 from treadle.engine.output import TextOutput
 from treadle.engine.prefix_cache import PrefixCache
-from treadle.engine.request import Request, TokenEvent
+from treadle.engine.request import AnswerRequest, TokenEvent
 from treadle.engine.runner import NativeRunner
 from treadle.engine.sampling import SamplingParams
 from treadle.engine.scheduler import Scheduler
@@ -110,9 +110,9 @@ class Loop:
 
     def request(
         self, prompt: list[int], params: SamplingParams, num_tokens: int = NUM_ANSWER_TOKENS, seed: int | None = None
-    ) -> Request:
+    ) -> AnswerRequest:
         self.num_requests += 1
-        request = Request(
+        request = AnswerRequest(
             request_id=self.num_requests,
             prompt_ids=prompt,
             max_length=len(prompt) + num_tokens,
@@ -186,8 +186,8 @@ def test_a_storm_of_cancelled_requests_disturbs_nobody(
 ) -> None:
     loop = Loop(model_file, max_batch_tokens=40, **settings)
     chance = random.Random(11)
-    kept: list[tuple[Request, list[int]]] = []
-    doomed: list[Request] = []
+    kept: list[tuple[AnswerRequest, list[int]]] = []
+    doomed: list[AnswerRequest] = []
     for _ in range(60):
         index = chance.randrange(len(prompts))
         if chance.random() < 0.4:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from treadle.engine.completion import Completion, CompletionChunk, Timings, TokenLogprob
 from treadle.engine.plan import Sample
-from treadle.engine.request import Request, TokenEvent
+from treadle.engine.request import AnswerRequest, Request, TokenEvent
 
 if TYPE_CHECKING:
     from treadle.models.tool_dialects import AnswerParser
 
-__all__ = ["Answer", "CompletionStream", "Mailbox"]
+__all__ = ["Answer", "CompletionStream", "Mailbox", "timings_of"]
 
 
 class Answer:
@@ -34,7 +34,7 @@ class Answer:
 
     def __init__(
         self,
-        request: Request,
+        request: AnswerRequest,
         *,
         index: int,
         spell: Callable[[Sequence[Sample]], list[TokenLogprob]] | None = None,
@@ -72,7 +72,7 @@ class Answer:
 
     def timings(self) -> Timings:
         """Return where the time went, up to now if the answer has not ended."""
-        return _timings(self.request)
+        return timings_of(self.request)
 
     def _complete(self, last: TokenEvent) -> Completion:
         assert last.finish_reason is not None
@@ -82,7 +82,7 @@ class Answer:
             finish_reason=last.finish_reason,
             prompt_tokens=len(self.request.prompt_ids),
             answer_tokens=len(self.request.answer_ids),
-            timings=_timings(self.request),
+            timings=timings_of(self.request),
             logprobs=None if self._spell is None else self._logprobs,
             error=last.error,
             stopped_by=_stopped_by(self.request),
@@ -120,13 +120,13 @@ class CompletionStream(Iterator[CompletionChunk]):
     """
 
     def __init__(self, answers: Sequence[Answer], mailbox: Mailbox, *, cancel: Callable[[Request], None]) -> None:
-        self._open = {answer.request: answer for answer in answers}
+        self._open: dict[Request, Answer] = {answer.request: answer for answer in answers}
         self._answers = tuple(answers)
         self._mailbox = mailbox
         self._cancel = cancel
 
     @property
-    def requests(self) -> tuple[Request, ...]:
+    def requests(self) -> tuple[AnswerRequest, ...]:
         """Return the requests behind the answers."""
         return tuple(answer.request for answer in self._answers)
 
@@ -173,13 +173,14 @@ class CompletionStream(Iterator[CompletionChunk]):
         self.close()
 
 
-def _stopped_by(request: Request) -> str | int | None:
+def _stopped_by(request: AnswerRequest) -> str | int | None:
     if request.finish_reason != "stop":
         return None
     return request.token_ids[-1] if request.output.stop is None else request.output.stop
 
 
-def _timings(request: Request) -> Timings:
+def timings_of(request: Request) -> Timings:
+    """Return where the time of a request went, up to now if it has not ended."""
     times = request.times
     finished = times.finished
     if finished is None and request.finish_reason is None:

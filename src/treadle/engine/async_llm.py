@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 from treadle.engine.answer import Answer
 from treadle.engine.completion import CompletionChunk
 from treadle.engine.courier import Courier, Inbox
+from treadle.engine.embedding import Embedding, EmbeddingOptions, Pooling
+from treadle.engine.embedding_batch import EmbeddingBatch
 from treadle.engine.host import ModelHost, Service
 from treadle.engine.load import load_model
 from treadle.engine.prompt import EncodedPrompt, Messages, Prompt
@@ -184,6 +186,30 @@ class AsyncLLM:
         # A bound method of the host, so that an open stream keeps its model alive.
         return AsyncCompletionStream(answers, inbox, cancel=self._host.cancel, observe=observe)
 
+    async def embed(
+        self,
+        inputs: Sequence[Prompt],
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool = True,
+        dimensions: int | None = None,
+        priority: Priority = "interactive",
+        timeout: float | None = None,
+        on_embedding: Callable[[Embedding], None] | None = None,
+    ) -> list[Embedding]:
+        """Return the vectors of a list of inputs, in its order; takes the arguments of ``LLM.embed``.
+
+        Cancelling the task ends the requests. ``on_embedding`` hears of each vector in the event loop as it comes.
+        Raises as ``LLM.embed`` does.
+        """
+        options, service = EmbeddingOptions(pooling, normalize, dimensions), Service(priority, timeout)
+        prompts = await asyncio.to_thread(self._host.prompts.read_all, inputs)
+        inbox = Inbox()
+        with EmbeddingBatch(self._host, prompts, options, service, self._route(inbox)) as batch:
+            while batch.advance():
+                batch.take(await inbox.get(), on_embedding)
+        return batch.results
+
     def stats(self) -> EngineStats:
         """Return how the engine is doing: what runs and waits, the cache, rates, where the time of its steps goes."""
         return self._host.stats()
@@ -215,7 +241,7 @@ class AsyncCompletionStream(AsyncIterator[CompletionChunk]):
         cancel: Callable[[Request], None],
         observe: Callable[[OpenTimings], AnswerObserver] | None = None,
     ) -> None:
-        self._open = {answer.request: answer for answer in answers}
+        self._open: dict[Request, Answer] = {answer.request: answer for answer in answers}
         self._first = answers[0].request
         self._inbox = inbox
         self._cancel = cancel

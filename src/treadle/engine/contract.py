@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from treadle.engine.completion import CompletionChunk, Timings
     from treadle.engine.conversation import Conversation
+    from treadle.engine.embedding import Embedding, Pooling
     from treadle.engine.load import LoadReport
     from treadle.engine.prompt import Prompt
     from treadle.engine.request import Priority
@@ -129,6 +130,33 @@ class AsyncEngine(Protocol):
                 the engine cannot do what is asked, or it was closed.
             TemplateError: The chat template refused the messages.
             CapacityError: The prompt and its answer could never fit.
+        """
+
+    async def embed(
+        self,
+        inputs: Sequence[Prompt],
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool = True,
+        dimensions: int | None = None,
+        priority: Priority = "interactive",
+        timeout: float | None = None,
+        on_embedding: Callable[[Embedding], None] | None = None,
+    ) -> list[Embedding]:
+        """Return the vectors of a list of inputs, in its order; cancelling the task frees what they hold.
+
+        Args:
+            inputs: Texts or lists of token ids.
+            pooling: How one vector is made of the states of all tokens; by default as the model asks for.
+            normalize: Whether to give every vector the length 1.
+            dimensions: How many of the leading numbers to keep; by default all.
+            priority: "interactive" goes before "batch".
+            timeout: Seconds from now after which a ``DeadlineError`` ends them all.
+            on_embedding: Called in the event loop with each vector as it comes; must not block.
+
+        Raises:
+            UsageError: An input is empty or too long for the context, an argument is wrong, or the engine was closed.
+            CapacityError: An input could never fit.
         """
 
     def stats(self) -> EngineStats | None:

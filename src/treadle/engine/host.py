@@ -15,10 +15,13 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, get_args
 
+import numpy as np
+
 from treadle.engine.answer import Answer
 from treadle.engine.block_pool import BlockPool
 from treadle.engine.completion import TokenLogprob
 from treadle.engine.conversation import Conversation
+from treadle.engine.embedding import EmbeddingOptions, EmbeddingRequest
 from treadle.engine.engine import Engine
 from treadle.engine.engine_thread import EngineThread, closed_error
 from treadle.engine.grammar import Grammars
@@ -29,7 +32,7 @@ from treadle.engine.plan import Sample
 from treadle.engine.prefix_cache import PrefixCache
 from treadle.engine.prepare import prepare_conversation
 from treadle.engine.prompt import EncodedPrompt, Prompt, PromptReader
-from treadle.engine.request import Priority, Request, Sampler, Times, TokenEvent
+from treadle.engine.request import AnswerRequest, Priority, Request, Sampler, Times, TokenEvent
 from treadle.engine.sampling import SamplingParams
 from treadle.engine.scheduler import Scheduler
 from treadle.engine.statistics import EngineStats, MeteredRunner, StepMeter
@@ -160,6 +163,47 @@ class ModelHost:
             return encoded, None if rules is None else self.grammars.compile(rules).constraint
         return self.prompts.read(prompt), None if form is None else self.grammars.form(form).constraint
 
+    def check_embedding(self, prompt: EncodedPrompt, options: EmbeddingOptions) -> None:
+        """Refuse an input that could never be embedded.
+
+        Raises:
+            UsageError: The input is empty or too long for the context, or there are not so many dimensions.
+            CapacityError: The KV blocks could not hold it even if it were alone.
+        """
+        if self._runner is None:
+            raise closed_error()
+        options.check_dimensions(self._runner.hidden_size)
+        self.scheduler.check(len(prompt.token_ids), None)
+
+    def submit_embedding(
+        self,
+        prompt: EncodedPrompt,
+        options: EmbeddingOptions,
+        deliver: Callable[[TokenEvent], None],
+        *,
+        priority: Priority,
+        deadline: float | None,
+    ) -> EmbeddingRequest:
+        """Queue an input that ``check_embedding`` has passed; its one event is the last.
+
+        ``deliver`` hears it in the engine's thread and must neither block nor raise; ``deadline`` is on the clock of
+        ``time.perf_counter``.
+        """
+        if self._runner is None:
+            raise closed_error()
+        request = EmbeddingRequest(
+            request_id=next(self._ids),
+            prompt_ids=prompt.token_ids,
+            deliver=deliver,
+            priority=priority,
+            deadline=deadline,
+            times=Times(created=time.perf_counter()),
+            state_sum=np.zeros(self._runner.hidden_size),
+            pooling=options.pooling or self.report.pooling,
+        )
+        self.thread.submit(request)
+        return request
+
     def cancel(self, request: Request) -> None:
         """Forget a request and free what it holds before the next step; does nothing for one that has ended."""
         self.thread.cancel(request)
@@ -210,7 +254,7 @@ class ModelHost:
         sampler: Sampler,
         max_length: int,
         deliver: Callable[[TokenEvent], None],
-    ) -> Request:
+    ) -> AnswerRequest:
         end_ids = frozenset(params.stop_token_ids)
         if not params.ignore_eos:
             end_ids |= self.tokenizer.eog_ids
@@ -227,7 +271,7 @@ class ModelHost:
         now = time.perf_counter()
         # A chat's answer is a text of its own; a prompt's answer goes on from the prompt.
         stream = self.tokenizer.stream(continuation=not prompt.is_chat, shown_ids=prompt.shown_ids)
-        return Request(
+        return AnswerRequest(
             request_id=next(self._ids),
             prompt_ids=prompt.token_ids,
             max_length=max_length,

@@ -5,19 +5,24 @@ Leaves to others: loading (``engine.load``) and the requests behind the answers 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast, overload
 
+import numpy as np
+from numpy.typing import NDArray
+
 from treadle.engine.answer import CompletionStream, Mailbox
+from treadle.engine.answer_batch import answer_all, open_stream
 from treadle.engine.completion import Completion
+from treadle.engine.embedding import EmbeddingOptions, Pooling
+from treadle.engine.embedding_batch import EmbeddingBatch
 from treadle.engine.host import ModelHost, Service
 from treadle.engine.load import load_model
 from treadle.engine.prompt import EncodedPrompt, Messages, Prompt, PromptList, is_prompt
 from treadle.engine.sampling import SamplingParams
-from treadle.errors import CapacityError, UsageError
+from treadle.errors import UsageError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -28,11 +33,6 @@ if TYPE_CHECKING:
     from treadle.engine.statistics import EngineStats
 
 __all__ = ["LLM"]
-
-# Of one list the scheduler knows what runs and so many times that, up to a limit: enough to choose from, whatever the
-# length of the list.
-_WAITING_FACTOR = 3
-_MAX_WAITING = 512
 
 
 class LLM:
@@ -143,12 +143,13 @@ class LLM:
             CapacityError: A prompt and its answer could never fit in the KV blocks.
             DeadlineError: The time was up.
         """
-        read = self._host.prompts.read
+        prompts = self._host.prompts.read_all(
+            prompt if isinstance(prompt, list) and not is_prompt(prompt) else [prompt]
+        )
         if is_prompt(prompt):
             service = Service(priority or "interactive", timeout, constraint)
-            return _raise_error(self._answer([read(prompt)], params, service)[0])
-        prompts = [read(each) for each in (prompt if isinstance(prompt, list) else [prompt])]
-        return self._answer(prompts, params, Service(priority or "batch", timeout, constraint))
+            return _raise_error(answer_all(self._host, prompts, params, service)[0])
+        return answer_all(self._host, prompts, params, Service(priority or "batch", timeout, constraint))
 
     def chat(
         self,
@@ -174,7 +175,7 @@ class LLM:
             DeadlineError: The time was up.
         """
         prompt = self.chat_prompt(messages, **variables)
-        return _raise_error(self._answer([prompt], params, Service(priority, timeout))[0])
+        return _raise_error(answer_all(self._host, [prompt], params, Service(priority, timeout))[0])
 
     def chat_prompt(self, messages: Messages, **variables: Any) -> EncodedPrompt:
         """Return a conversation as a prompt, for lists of them in ``generate``; raises as ``chat`` does."""
@@ -200,7 +201,48 @@ class LLM:
             encoded = self._host.prompts.read(prompt)
         else:
             encoded = self.chat_prompt(cast(Messages, prompt), **variables)
-        return self._submit(encoded, params or SamplingParams(), Service(priority, timeout), is_streamed=True)
+        service = Service(priority, timeout)
+        return open_stream(self._host, encoded, params or SamplingParams(), service, is_streamed=True)
+
+    def embed(
+        self,
+        inputs: Prompt | PromptList,
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool = True,
+        dimensions: int | None = None,
+        priority: Priority | None = None,
+        timeout: float | None = None,
+    ) -> NDArray[np.float32]:
+        """Return the vector of an input, [dimensions], or those of a list of inputs, [inputs, dimensions].
+
+        The vectors are the same bits whatever else is computed beside them.
+
+        Args:
+            inputs: Text, whose control tokens are plain text, a list of token ids, or a list of either.
+            pooling: "mean" of the last layer's states of all tokens, or the state of the "last" token; by default what
+                the model file asks for, or else "mean".
+            normalize: Whether to give every vector the length 1, so that products of two are their cosine.
+            dimensions: How many of the leading numbers to keep, for models trained to be cut; by default all.
+            priority: As in ``generate``.
+            timeout: Seconds from now in which all of them must be done.
+
+        Raises:
+            UsageError: An input is empty or too long for the context, an argument is wrong, or the model was closed.
+            CapacityError: An input could never fit in the KV blocks.
+            DeadlineError: The time was up.
+            ModelFileError: The model gave numbers that are none.
+        """
+        is_one = is_prompt(inputs)
+        prompts = self._host.prompts.read_all([inputs] if is_one or not isinstance(inputs, list) else inputs)
+        options = EmbeddingOptions(pooling, normalize, dimensions)
+        service = Service(priority or ("interactive" if is_one else "batch"), timeout)
+        mailbox = Mailbox(wakes_for_each=True)
+        with EmbeddingBatch(self._host, prompts, options, service, mailbox.deliver) as batch:
+            while batch.advance():
+                batch.take([mailbox.get()])
+        vectors = [embedding.vector for embedding in batch.results]
+        return vectors[0] if is_one else np.array(vectors, dtype=np.float32)
 
     def tokenize(self, text: str) -> list[int]:
         """Return the token ids of ``text``, as ``generate`` takes them; control tokens in it are plain text."""
@@ -225,46 +267,6 @@ class LLM:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-    def _answer(
-        self, prompts: Sequence[EncodedPrompt], params: SamplingParams | None, service: Service
-    ) -> list[Completion]:
-        params = params or SamplingParams()
-        self._check(prompts, params)
-        num_running = self._host.report.batching.max_num_requests
-        max_pending = num_running + min(_WAITING_FACTOR * num_running, _MAX_WAITING)
-        completions: list[Completion] = []
-        pending: deque[CompletionStream] = deque()
-        try:
-            for prompt in prompts:
-                if len(pending) == max_pending:
-                    completions.append(pending.popleft().wait())
-                pending.append(self._submit(prompt, params, service, is_streamed=False))
-            while pending:
-                completions.append(pending.popleft().wait())
-        finally:
-            for stream in pending:
-                stream.close()
-        return completions
-
-    def _check(self, prompts: Sequence[EncodedPrompt], params: SamplingParams) -> None:
-        """Refuse a list with a prompt that could never be served before any of it is computed."""
-        for index, prompt in enumerate(prompts):
-            try:
-                self._host.max_length(prompt, params)
-            except (CapacityError, UsageError) as error:
-                if len(prompts) == 1:
-                    raise
-                raise type(error)(f"prompt {index} of the list: {error.args[0]}", hint=error.hint) from None
-
-    def _submit(
-        self, prompt: EncodedPrompt, params: SamplingParams, service: Service, *, is_streamed: bool
-    ) -> CompletionStream:
-        mailbox = Mailbox(wakes_for_each=is_streamed)
-        # A bound method of the host, so that an open stream keeps its model alive.
-        return CompletionStream(
-            self._host.submit(prompt, params, service, mailbox.deliver), mailbox, cancel=self._host.cancel
-        )
 
 
 def _raise_error(completion: Completion) -> Completion:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypedDict
 from treadle.config import Settings
 from treadle.engine.batching import DEFAULT_SLOWDOWN, Batching
 from treadle.engine.choose import NATIVE, EngineChoice, choose_engine
+from treadle.engine.embedding import Pooling, default_pooling
 from treadle.engine.execution_plan import ExecutionPlan, MachineView, plan_execution
 from treadle.engine.file_digest import FileStamp, stamp_files
 from treadle.engine.memory_plan import KV_BLOCK_TOKENS, MAX_NUM_REQUESTS, MemoryPlan
@@ -77,7 +78,7 @@ class LoadReport:
     """How a model was loaded; sizes in bytes.
 
     ``decode_bytes`` is what one token of one sequence reads of the weights, ``disk_cache_bytes`` the limit on KV blocks
-    on disk, 0 without any.
+    on disk, 0 without any. ``pooling`` is how ``LLM.embed`` makes vectors unless it is told.
     """
 
     path: Path
@@ -90,6 +91,7 @@ class LoadReport:
     load_seconds: float
     disk_cache_bytes: int = 0
     batching: Batching = field(default_factory=Batching)
+    pooling: Pooling = "mean"
     work: StepWork = field(default_factory=StepWork)
     engine: EngineChoice = NATIVE
 
@@ -165,6 +167,7 @@ def load_model(
         batching=batching,
         work=work_of(file, weight_bytes=runner.decode_bytes, kv_type=plan.memory.kv_type),
         engine=choice,
+        pooling=default_pooling(file.metadata, file.architecture),
     )
     shares_blocks = runner.block_memory is not None
     return LoadedModel(tokenizer, template, runner, report, block_store, shares_blocks)

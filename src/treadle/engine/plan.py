@@ -21,13 +21,15 @@ __all__ = ["Chunk", "ModelRunner", "Runner", "Sample", "StepPlan", "StepResult"]
 class Chunk(NamedTuple):
     """Tokens ``start .. start + num_tokens - 1`` of one request, computed in one step.
 
-    ``samples`` says that the chunk reaches the request's last known token, so that a new one follows.
+    ``samples`` says that the chunk reaches the last known token of an answer, so that a new one follows. The states of
+    its last ``num_states`` tokens, what logits are made of, are added to the ``state_sum`` of its ``EmbeddingRequest``.
     """
 
     request: Request
     start: int
     num_tokens: int
     samples: bool
+    num_states: int = 0
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Runner(Protocol):
     """What carries out plans: the native runtime, or a stand-in that tests drive."""
 
     def run(self, plan: StepPlan) -> StepResult:
-        """Compute every chunk of ``plan`` and sample where a chunk asks for it."""
+        """Compute every chunk of ``plan``, sample where a chunk asks for it and add up the states it asks for."""
 
 
 class ModelRunner(Runner, Protocol):
@@ -87,6 +89,10 @@ class ModelRunner(Runner, Protocol):
     @property
     def block_memory(self) -> KvRuntime | None:
         """Return the KV blocks as bytes, None where the blocks of the scheduler hold nothing that could be shared."""
+
+    @property
+    def hidden_size(self) -> int:
+        """Return how many numbers a state has; raises UsageError if this runner gives no states."""
 
     def create_encoder(self) -> Encoder | None:
         """Return what reads text if our own tokenizers do not know the model's, None if there is no such thing."""

@@ -114,7 +114,7 @@ class PrefixCache:
 
     def match(self, request: Request) -> Match:
         """Look for the beginning of ``request``, short of its last token, which must be computed for its logits."""
-        if not self._is_enabled:
+        if not (self._is_enabled and request.uses_cache):
             return Match()
         chain_keys(self._root, request.token_ids, self.pool.block_tokens, request.block_keys)
         keys = request.block_keys[: (len(request.token_ids) - 1) // self.pool.block_tokens]
@@ -138,7 +138,7 @@ class PrefixCache:
 
     def begin(self, request: Request, match: Match) -> None:
         """Announce what ``request``, which has its blocks now, is going to make, and load what the store has of it."""
-        if not self._is_enabled:
+        if not (self._is_enabled and request.uses_cache):
             return
         first = len(match.block_ids)
         request.num_sealed = first
@@ -165,7 +165,7 @@ class PrefixCache:
 
     def seal(self, request: Request) -> None:
         """Share the blocks of ``request`` that have become full."""
-        if not self._is_enabled:
+        if not (self._is_enabled and request.uses_cache):
             return
         num_full = request.num_computed // self.pool.block_tokens
         chain_keys(self._root, request.token_ids, self.pool.block_tokens, request.block_keys)

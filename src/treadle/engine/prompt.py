@@ -85,6 +85,18 @@ class PromptReader:
                 raise UsageError(f"prompt: {token_id} is not a token id, expected 0 to {vocab_size - 1}")
         return EncodedPrompt(list(prompt))
 
+    def read_all(self, prompts: Sequence[object]) -> list[EncodedPrompt]:
+        """Encode a list of prompts; raises as ``read`` does, and says which of several is at fault."""
+        encoded = []
+        for index, prompt in enumerate(prompts):
+            try:
+                encoded.append(self.read(prompt))
+            except UsageError as error:
+                if len(prompts) == 1:
+                    raise
+                raise UsageError(f"prompt {index} of the list: {error.args[0]}", hint=error.hint) from None
+        return encoded
+
     def read_chat(self, messages: Messages, variables: Mapping[str, Any]) -> EncodedPrompt:
         """Render a conversation with the model's own template and encode it.
 

@@ -1,10 +1,12 @@
 """One request: the tokens it wants computed, the blocks it holds, what it has said and how it ended.
 
-Leaves to others: when it runs (the scheduler) and what its tokens mean (the tokenizer behind ``TextOutput``).
+Leaves to others: when it runs (the scheduler), what its tokens mean (the tokenizer behind ``TextOutput``) and requests
+that want no answer (``engine.embedding``).
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
@@ -12,14 +14,14 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from treadle.engine.plan import Sample
+from treadle.engine.plan import Chunk, Sample
 from treadle.errors import ModelFileError, TreadleError
 
 if TYPE_CHECKING:
     from treadle.engine.guide import Guide
     from treadle.engine.output import TextOutput
 
-__all__ = ["FinishReason", "Priority", "Request", "Sampler", "Times", "TokenEvent"]
+__all__ = ["AnswerRequest", "FinishReason", "Priority", "Request", "Sampler", "Times", "TokenEvent"]
 
 FinishReason = Literal["stop", "length", "error"]
 Priority = Literal["interactive", "batch"]
@@ -68,29 +70,25 @@ def _empty_row() -> NDArray[np.int32]:
     return np.empty(0, dtype=np.int32)
 
 
-@dataclass(eq=False, slots=True)
-class Request:
-    """A prompt on its way to an answer.
+@dataclass(eq=False, slots=True, kw_only=True)
+class Request(ABC):
+    """A prompt and what the scheduler has to know about it.
 
     The scheduler closes the gap between ``num_computed`` and ``len(token_ids)``; there is no other notion of a phase.
-    ``max_length`` bounds prompt and answer together; ``end_ids`` are the tokens that end an answer; ``deliver`` is
-    called with every event, in the thread that steps the engine. ``deadline`` is in seconds of the scheduler's clock.
+    ``deliver`` is called with every event, in the thread that steps the engine. ``deadline`` is in seconds of the
+    scheduler's clock. Without ``uses_cache`` everything is computed, and nobody else finds it.
 
     Of the prompt, ``num_cached_tokens`` were found instead of computed. ``block_keys`` name the full blocks of all
     known tokens, ``num_sealed`` of which are in the prefix cache. ``block_row`` begins with ``block_ids`` as the native
-    core reads them. ``news`` and their ``text`` wait for the next event.
+    core reads them.
     """
 
     request_id: int
     prompt_ids: Sequence[int]
-    max_length: int
-    end_ids: frozenset[int]
-    sampler: Sampler
-    output: TextOutput
     deliver: Callable[[TokenEvent], None]
     priority: Priority = "interactive"
     deadline: float | None = None
-    guide: Guide | None = None
+    uses_cache: bool = True
     times: Times = field(default_factory=Times)
     finish_reason: FinishReason | None = None
 
@@ -104,8 +102,6 @@ class Request:
     load: object = field(init=False, default=None)
     awaited_key: bytes | None = field(init=False, default=None)
     turn: tuple[float, int] = field(init=False, default=(0.0, 0))
-    text: str = field(init=False, default="")
-    news: list[Sample] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_ids)
@@ -116,9 +112,17 @@ class Request:
         return len(self.token_ids) - self.num_computed
 
     @property
-    def answer_ids(self) -> list[int]:
-        """Return the tokens sampled so far, one that ended the answer included."""
-        return self.token_ids[len(self.prompt_ids) :]
+    @abstractmethod
+    def is_decoding(self) -> bool:
+        """Tell whether all it wants is the newest token of an answer, and one to follow."""
+
+    @abstractmethod
+    def chunk(self, num_tokens: int) -> Chunk:
+        """Return the next tokens to compute."""
+
+    @abstractmethod
+    def accept(self, sample: Sample | None) -> TokenEvent | None:
+        """Take what came of its chunk, a sample if that asked for one, and say what it changes, if anything."""
 
     def add_blocks(self, block_ids: Sequence[int]) -> None:
         """Take room for more tokens."""
@@ -145,6 +149,49 @@ class Request:
         self.num_cached_tokens += num_tokens
         return num_tokens
 
+    def fail(self, error: TreadleError) -> TokenEvent:
+        """End the request with an error and say so."""
+        self.finish_reason = "error"
+        return self._event(error)
+
+    def end(self) -> TokenEvent:
+        """Say how the request has ended."""
+        return self._event()
+
+    def _event(self, error: TreadleError | None = None) -> TokenEvent:
+        return TokenEvent(self, "", (), self.finish_reason, error)
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class AnswerRequest(Request):
+    """A prompt on its way to an answer.
+
+    ``max_length`` bounds prompt and answer together; ``end_ids`` are the tokens that end an answer. ``news`` and their
+    ``text`` wait for the next event.
+    """
+
+    max_length: int
+    end_ids: frozenset[int]
+    sampler: Sampler
+    output: TextOutput
+    guide: Guide | None = None
+    text: str = field(init=False, default="")
+    news: list[Sample] = field(init=False, default_factory=list)
+
+    @property
+    def answer_ids(self) -> list[int]:
+        """Return the tokens sampled so far, one that ended the answer included."""
+        return self.token_ids[len(self.prompt_ids) :]
+
+    @property
+    def is_decoding(self) -> bool:
+        """Tell whether all it wants is its newest token, and one to follow."""
+        return len(self.token_ids) - self.num_computed == 1
+
+    def chunk(self, num_tokens: int) -> Chunk:
+        """Return the next tokens to compute; the last known one is to be followed by a new one."""
+        return Chunk(self, self.num_computed, num_tokens, num_tokens == self.num_wanted)
+
     def begin(self) -> None:
         """Take the tokens that the guide forces before anything is sampled; to be called before the request runs.
 
@@ -156,12 +203,10 @@ class Request:
         if self.guide is not None:
             self._take_forced(self.guide.advance([], self.max_length - len(self.token_ids) - 1))
 
-    def end(self) -> TokenEvent:
-        """Say what ``begin`` took, if that was the whole answer."""
-        return self._event()
-
-    def accept(self, sample: Sample) -> TokenEvent:
+    def accept(self, sample: Sample | None) -> TokenEvent | None:
         """Take a sampled token as the next one and say what it changes."""
+        if sample is None:
+            return None
         if sample.bad_logits:
             position = len(self.token_ids)
             return self.fail(
@@ -178,11 +223,6 @@ class Request:
                 return self.fail(error)
             self._take_forced(forced)
         return self._event()
-
-    def fail(self, error: TreadleError) -> TokenEvent:
-        """End the request with an error and say so."""
-        self.finish_reason = "error"
-        return self._event(error)
 
     def _take_forced(self, token_ids: Sequence[int]) -> None:
         for token_id in token_ids:

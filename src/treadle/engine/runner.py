@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -20,7 +19,8 @@ from treadle.engine.kv_type import DEFAULT_KV_TYPE
 from treadle.engine.plan import Sample, StepPlan, StepResult
 
 if TYPE_CHECKING:
-    from treadle.engine.request import Request
+    from treadle.engine.embedding import EmbeddingRequest
+    from treadle.engine.request import AnswerRequest, Request
     from treadle.engine.sampling import SamplingParams
     from treadle.models.gguf import ModelFile
 
@@ -143,6 +143,11 @@ class NativeRunner:
         """Return the sampling state of a new request."""
         return create_sampler(self.model.vocab_size, params, seed, prompt_ids)
 
+    @property
+    def hidden_size(self) -> int:
+        """Return how many numbers a state has."""
+        return self.model.hidden_size
+
     def lock_memory(self) -> int:
         """Keep weights and KV blocks out of swap; return 0, or the system's error number."""
         return self.model.lock_memory() or self._runtime.lock_memory()
@@ -158,20 +163,27 @@ class NativeRunner:
     def run(self, plan: StepPlan) -> StepResult:
         """Compute every chunk of ``plan`` in one native call, without the interpreter's lock."""
         self._use_threads(self._prompt_cpus if plan.num_tokens - plan.num_decodes > _FEW_TOKENS else self._cpus)
-        requests, starts, query_lens, is_sampled = zip(*plan.chunks, strict=True)
+        requests, starts, query_lens, *_ = zip(*plan.chunks, strict=True)
         token_ids: list[int] = []
         logit_rows = []
-        for request, start, num_tokens, samples in plan.chunks:
+        samplers = []
+        state_sums = []
+        for request, start, num_tokens, is_sampled, num_states in plan.chunks:
             token_ids += request.token_ids[start : start + num_tokens]
-            if samples:
+            if is_sampled:
                 logit_rows.append(len(token_ids) - 1)
+                samplers.append(cast(_native.Sampler, cast("AnswerRequest", request).sampler))
+            if num_states:
+                state_sum = cast("EmbeddingRequest", request).state_sum
+                state_sums.append((len(token_ids) - num_states, num_states, state_sum))
         output = self._runtime.step(
             token_ids=np.array(token_ids, dtype=np.int32),
             query_lens=np.array(query_lens, dtype=np.int32),
             start_positions=np.array(starts, dtype=np.int32),
             block_tables=_block_tables(requests),
             logit_rows=np.array(logit_rows, dtype=np.int32),
-            samplers=[cast(_native.Sampler, request.sampler) for request in compress(requests, is_sampled)],
+            samplers=samplers,
+            state_sums=state_sums,
         )
         self._num_threads = self._runtime.num_present
         return StepResult([_sample(each) for each in output.samples])
@@ -206,7 +218,7 @@ def create_sampler(vocab_size: int, params: SamplingParams, seed: int, prompt_id
     return sampler
 
 
-def draw(request: Request, logits: NDArray[np.float32]) -> Sample:
+def draw(request: AnswerRequest, logits: NDArray[np.float32]) -> Sample:
     """Draw the next token of a request from one row of logits that another engine computed."""
     return _sample(cast(_native.Sampler, request.sampler).sample(logits))
 

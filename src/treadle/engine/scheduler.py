@@ -14,7 +14,7 @@ from treadle.engine.block_pool import BlockPool
 from treadle.engine.counters import SchedulerCounters
 from treadle.engine.plan import Chunk, StepPlan, StepResult
 from treadle.engine.prefix_cache import PrefixCache
-from treadle.engine.request import Request, TokenEvent
+from treadle.engine.request import AnswerRequest, Request, TokenEvent
 from treadle.engine.request_line import RequestLine
 from treadle.engine.step_costs import StepCosts
 from treadle.errors import CapacityError, ContextError, DeadlineError, TreadleError, UsageError
@@ -120,21 +120,28 @@ class Scheduler:
             UsageError: The prompt is empty or leaves no room for an answer in the context.
             CapacityError: The pool could not hold the request even if it were alone, or too many wait already.
         """
-        self.check(len(request.prompt_ids), request.max_length)
+        self.check(len(request.prompt_ids), request.max_length if isinstance(request, AnswerRequest) else None)
         self._line.add(request, self._clock())
         self._is_stalled = False
 
-    def check(self, num_prompt_tokens: int, max_length: int) -> None:
-        """Refuse a request that could never finish; raises as ``add`` does."""
+    def check(self, num_prompt_tokens: int, max_length: int | None) -> None:
+        """Refuse a request that could never finish; raises as ``add`` does.
+
+        Args:
+            num_prompt_tokens: The length of the prompt.
+            max_length: The most tokens of prompt and answer together, or ``None`` where no answer is wanted.
+        """
         if num_prompt_tokens == 0:
             raise UsageError("the prompt is empty: there is no token to continue from")
-        if num_prompt_tokens >= self.context:
+        room = self.context if max_length is None else self.context - 1
+        if num_prompt_tokens > room:
             raise ContextError(
-                f"the prompt has {num_prompt_tokens} tokens; a context of {self.context} has room for "
-                f"{self.context - 1} and the first token of an answer",
+                f"the prompt has {num_prompt_tokens} tokens; a context of {self.context} has room for {room}"
+                + ("" if max_length is None else " and the first token of an answer"),
                 hint="shorten the prompt, or load the model with a larger context",
             )
-        needed = self.pool.blocks_for(max_length - 1)  # the last token of an answer is never computed
+        # The last token of an answer is never computed.
+        needed = self.pool.blocks_for(num_prompt_tokens if max_length is None else max_length - 1)
         if needed > self.pool.num_blocks:
             raise CapacityError(
                 f"the request needs {needed} KV blocks of {self.pool.block_tokens} tokens and the pool has "
@@ -172,18 +179,20 @@ class Scheduler:
         block_tokens = self.pool.block_tokens
         samples = iter(result.samples)
         events = []
-        for request, start, num_tokens, is_sampled in plan.chunks:
+        for request, start, num_tokens, is_sampled, _ in plan.chunks:
             request.num_computed = start + num_tokens
             if request.num_computed >= (request.num_sealed + 1) * block_tokens:
                 self.cache.seal(request)
-            if not is_sampled:
+            event = request.accept(next(samples) if is_sampled else None)
+            if event is None:
                 continue
-            event = request.accept(next(samples))
             events.append(event)
             if request.times.first_token is None:
                 request.times.first_token = now
-                self._num_missed_tokens += len(request.prompt_ids) - request.num_cached_tokens
-                self.cache.keep(request)
+                if request.uses_cache:
+                    self._num_missed_tokens += len(request.prompt_ids) - request.num_cached_tokens
+                if is_sampled:
+                    self.cache.keep(request)
             if event.finish_reason is not None:
                 request.times.finished = now
                 self.cancel(request)
@@ -205,7 +214,7 @@ class Scheduler:
             request = self._line.running[index]
             num_computed = request.num_computed
             # Also one that wants more than a token may have grown: by tokens that a constraint forced.
-            if request.load is None and self._line.try_grow(request) and len(request.token_ids) - num_computed == 1:
+            if request.load is None and self._line.try_grow(request) and request.is_decoding:
                 chunks.append(Chunk(request, num_computed, 1, True))
             index += 1
         return chunks
@@ -218,14 +227,13 @@ class Scheduler:
         """
         budget = self._prompt_budget(chunks)
         token_seconds = self._costs.prompt_seconds
-        prompts = [request for request in self._line.running if request.num_wanted > 1 and request.load is None]
+        prompts = [request for request in self._line.running if not request.is_decoding and request.load is None]
         prompts.sort(key=lambda r: (r.times.first_token is None, r.turn[0] + r.num_wanted * token_seconds))
         for request in prompts:
             if not budget:
                 break
-            num_wanted = request.num_wanted
-            num_tokens = min(budget, num_wanted)
-            chunks.append(Chunk(request, request.num_computed, num_tokens, num_tokens == num_wanted))
+            num_tokens = min(budget, request.num_wanted)
+            chunks.append(request.chunk(num_tokens))
             budget -= num_tokens
 
     def _prompt_budget(self, decodes: list[Chunk]) -> int:

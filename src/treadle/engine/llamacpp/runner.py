@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -19,10 +19,10 @@ from treadle.engine.llamacpp.library import Batch, captured_log
 from treadle.engine.llamacpp.model import LlamaCppModel
 from treadle.engine.plan import Chunk, Sample, StepPlan, StepResult
 from treadle.engine.runner import create_sampler, draw
-from treadle.errors import CapacityError, InternalError
+from treadle.errors import CapacityError, InternalError, UsageError
 
 if TYPE_CHECKING:
-    from treadle.engine.request import Request, Sampler
+    from treadle.engine.request import AnswerRequest, Request, Sampler
     from treadle.engine.sampling import SamplingParams
     from treadle.models.gguf import ModelFile
 
@@ -108,6 +108,11 @@ class LlamaCppRunner:
         """Return the bytes of all weights."""
         return int(self._model.library.llama_model_size(self._model.model))
 
+    @property
+    def hidden_size(self) -> int:
+        """Refuse to embed: raises UsageError, always."""
+        raise UsageError("this model runs through llama.cpp, which gives no embeddings here")
+
     def create_encoder(self) -> LlamaCppEncoder:
         """Return llama.cpp's own reading of text, for tokenizers that are not known here."""
         return LlamaCppEncoder(self._model)
@@ -154,13 +159,13 @@ class LlamaCppRunner:
             self._remove(sequence, 0)
         return sequence
 
-    def _fill(self, plan: StepPlan) -> list[Request]:
+    def _fill(self, plan: StepPlan) -> list[AnswerRequest]:
         """Write the tokens of ``plan`` into the batch and return the requests that want a sample, in its order."""
-        sampled = []
+        sampled: list[AnswerRequest] = []
         end = 0
         first_id, id_bytes = self._ids.ctypes.data, self._ids.itemsize
         for chunk in plan.chunks:
-            request, start, num_tokens, is_sampled = chunk
+            request, start, num_tokens, is_sampled, _ = chunk
             begin, end = end, end + num_tokens
             self._tokens[begin:end] = request.token_ids[start : start + num_tokens]
             self._positions[begin:end] = range(start, start + num_tokens)
@@ -168,11 +173,11 @@ class LlamaCppRunner:
             self._has_logits[begin:end] = 0
             if is_sampled:
                 self._has_logits[end - 1] = 1
-                sampled.append(request)
+                sampled.append(cast("AnswerRequest", request))
         self._batch.n_tokens = end
         return sampled
 
-    def _draw(self, requests: Sequence[Request]) -> list[Sample]:
+    def _draw(self, requests: Sequence[AnswerRequest]) -> list[Sample]:
         if not requests:
             return []
         vocab_size = self._model.vocab_size

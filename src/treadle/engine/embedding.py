@@ -1,0 +1,135 @@
+"""Embeddings: what is asked, the request that reads an input for its vector, and the vector itself.
+
+Leaves to others: computing states (the runner), and taking many inputs together (``EmbeddingBatch``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treadle.engine.answer import timings_of
+from treadle.engine.completion import Timings
+from treadle.engine.plan import Chunk, Sample
+from treadle.engine.request import Request, TokenEvent
+from treadle.errors import ModelFileError, UsageError
+
+__all__ = ["Embedding", "EmbeddingOptions", "EmbeddingRequest", "Pooling", "default_pooling"]
+
+Pooling = Literal["mean", "last"]
+
+# The key `<architecture>.pooling_type` of GGUF: 0 none, 1 mean, 2 the first token, 3 the last token, 4 a ranking head.
+_GGUF_LAST = 3
+
+
+def default_pooling(metadata: Mapping[str, Any], architecture: str) -> Pooling:
+    """Return how a model file wants its states pooled: "last" where it says so, else "mean".
+
+    Files of models that were trained to embed say it. Of others the mean serves best: the last state of a model that
+    only learnt to continue text is about the next token rather than about the text.
+    """
+    return "last" if metadata.get(f"{architecture}.pooling_type") == _GGUF_LAST else "mean"
+
+
+@dataclass(frozen=True)
+class EmbeddingOptions:
+    """What vectors are wanted; see ``LLM.embed``.
+
+    Raises:
+        UsageError: A value is not one of those allowed.
+    """
+
+    pooling: Pooling | None = None
+    normalize: bool = True
+    dimensions: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.pooling is not None and self.pooling not in get_args(Pooling):
+            raise UsageError(f"pooling: expected {' or '.join(get_args(Pooling))}, found {self.pooling!r:.80}")
+        if not isinstance(self.normalize, bool):
+            raise UsageError(f"normalize: expected True or False, found {self.normalize!r:.80}")
+
+    def check_dimensions(self, hidden_size: int) -> None:
+        """Refuse more dimensions than a state of the model has; raises UsageError."""
+        found = self.dimensions
+        if found is None:
+            return
+        if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= hidden_size:
+            raise UsageError(f"dimensions: expected 1 to {hidden_size}, the size of this model, found {found!r:.80}")
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """The vector of one input, float32 of [dimensions], and what it took.
+
+    ``cached_tokens`` of its ``num_tokens`` were known from earlier prompts and not computed again.
+    """
+
+    vector: NDArray[np.float32]
+    num_tokens: int
+    cached_tokens: int
+    timings: Timings
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class EmbeddingRequest(Request):
+    """An input whose states, or the last of them, are to be added to ``state_sum``, float64 of [hidden_size].
+
+    A state is added once, in the order of the tokens, also if the request has to give its blocks back and computes its
+    beginning again: those before position ``next_state`` are in the sum, or not wanted.
+    """
+
+    state_sum: NDArray[np.float64]
+    pooling: Pooling
+    next_state: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        Request.__post_init__(self)  # `super()` does not know classes with slots that dataclasses made
+        self.next_state = 0 if self.pooling == "mean" else len(self.token_ids) - 1
+        # The mean needs every state, so every token has to be computed. Nor are its blocks kept: texts to embed seldom
+        # begin alike, and thousands of them would push the prompts of answers out of the cache.
+        self.uses_cache = self.pooling == "last"
+
+    @property
+    def is_decoding(self) -> bool:
+        """Tell that nothing is to follow its tokens."""
+        return False
+
+    def chunk(self, num_tokens: int) -> Chunk:
+        """Return the next tokens to compute."""
+        end = self.num_computed + num_tokens
+        return Chunk(self, self.num_computed, num_tokens, False, max(0, end - max(self.next_state, self.num_computed)))
+
+    def accept(self, sample: Sample | None) -> TokenEvent | None:
+        """Take note of the states that were added; the last one ends the request."""
+        assert sample is None
+        self.next_state = max(self.next_state, self.num_computed)
+        if self.num_wanted:
+            return None
+        if not np.isfinite(self.state_sum).all():
+            return self.fail(
+                ModelFileError(
+                    "the model gave NaN or infinite numbers for a text to embed",
+                    hint="the file is probably damaged: remove it with `treadle rm` and pull it again",
+                )
+            )
+        self.finish_reason = "stop"
+        return self.end()
+
+    def result(self, options: EmbeddingOptions) -> Embedding:
+        """Return the vector once the request has ended well: pooled, then cut to its dimensions, then normalised."""
+        num_states = len(self.token_ids) if self.pooling == "mean" else 1
+        vector = self.state_sum[: options.dimensions] / num_states
+        if options.normalize:
+            length = float(np.sqrt(np.sum(vector * vector)))
+            vector /= length or 1.0
+        return Embedding(
+            vector=vector.astype(np.float32),
+            num_tokens=len(self.token_ids),
+            cached_tokens=self.num_cached_tokens,
+            timings=timings_of(self),
+        )
