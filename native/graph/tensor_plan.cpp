@@ -14,6 +14,14 @@ std::string format_name(const GgufTensor& tensor) {
     return format != nullptr ? format->name : std::to_string(tensor.format);
 }
 
+std::string runnable_formats() {
+    std::string names;
+    for (const GgufFormat& format : gguf_formats()) {
+        if (block_columns(format.id) > 0) names += (names.empty() ? "" : ", ") + std::string(format.name);
+    }
+    return names;
+}
+
 }  // namespace
 
 std::string shape_text(const std::vector<uint64_t>& shape) {
@@ -46,10 +54,8 @@ void TensorPlan::matrix(const std::string& name, int64_t rows, int64_t columns, 
     expect_shape(tensor, {static_cast<uint64_t>(columns), static_cast<uint64_t>(rows)});
     const int64_t block = block_columns(tensor.format);
     if (block == 0 || columns % block != 0) {
-        refuse_unsupported(
-            file_, "tensor " + quoted(tensor.name) + " has type " + format_name(tensor) + " and " +
-                       std::to_string(columns) +
-                       " columns; this core runs F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K");
+        refuse_unsupported(file_, "tensor " + quoted(tensor.name) + " has type " + format_name(tensor) + " and " +
+                                      std::to_string(columns) + " columns; this core runs " + runnable_formats());
     }
     target = {tensor.format, rows, columns, columns / block * panel_block_bytes(tensor.format), nullptr};
     matrices_.emplace_back(&target, reserve(target.num_bytes()));

@@ -1,7 +1,6 @@
 // Single rows of packed panels as f32, for embedding lookups. Products run in f32 in the order of the GGUF reference,
 // so values equal the reference's bit for bit.
 #include "formats.h"
-#include "half.h"
 #include "treadle/kernels.h"
 #include "unpack.h"
 
@@ -23,7 +22,7 @@ template <class Panel, int kZeroPoint>
 void dequantize_centred(const uint8_t* bytes, int row, int64_t num_columns, float* out) {
     const Panel* panel = reinterpret_cast<const Panel*>(bytes);
     for (int64_t b = 0; b < num_columns / 32; ++b) {
-        const float d = float_of_f16(panel[b].d[row]);
+        const float d = factor_of(panel[b], row);
         dequantize_columns(
             row, out + 32 * b, [&](int g, uint8_t* w) { unpack_group(panel[b], g, w); },
             [&](int, int q) { return d * static_cast<float>(q - kZeroPoint); });
@@ -43,7 +42,7 @@ void dequantize_offset(const uint8_t* bytes, int row, int64_t num_columns, float
 }
 
 template <class Panel>
-void dequantize_k(const uint8_t* bytes, int row, int64_t num_columns, float* out) {
+void dequantize_k_with_mins(const uint8_t* bytes, int row, int64_t num_columns, float* out) {
     const Panel* panel = reinterpret_cast<const Panel*>(bytes);
     for (int64_t b = 0; b < num_columns / 256; ++b) {
         const float d = float_of_f16(panel[b].d[row]);
@@ -58,16 +57,38 @@ void dequantize_k(const uint8_t* bytes, int row, int64_t num_columns, float* out
     }
 }
 
-void dequantize_q6_k(const uint8_t* bytes, int row, int64_t num_columns, float* out) {
-    const PanelQ6_K* panel = reinterpret_cast<const PanelQ6_K*>(bytes);
-    for (int64_t b = 0; b < num_columns / 256; ++b) {
-        const float d = float_of_f16(panel[b].d[row]);
-        for (int j = 0; j < 8; ++j) {
-            const float scale[2] = {d * panel[b].s[j][row][0], d * panel[b].s[j][row][1]};
-            dequantize_columns(
-                row, out + 256 * b + 32 * j, [&](int g, uint8_t* w) { unpack_group(panel[b], j, g, w); },
-                [&](int column, int q) { return scale[column / 16] * static_cast<float>(q - 32); });
+template <class Panel, int kZeroPoint>
+void dequantize_k_centred(const uint8_t* bytes, int row, int64_t num_columns, float* out) {
+    const Panel* panel = reinterpret_cast<const Panel*>(bytes);
+    for (int64_t i = 0; i < num_columns / 32; ++i) {
+        const Panel& block = panel[i / 8];
+        const int j = static_cast<int>(i % 8);
+        const float scale = factor_of(block, row) * static_cast<float>(scale_of(block, j, row));
+        dequantize_columns(
+            row, out + 32 * i, [&](int g, uint8_t* w) { unpack_group(block, j, g, w); },
+            [&](int, int q) { return scale * static_cast<float>(q - kZeroPoint); });
+    }
+}
+
+template <class Panel, int kZeroPoint>
+void dequantize_k_halves(const uint8_t* bytes, int row, int64_t num_columns, float* out) {
+    const Panel* panel = reinterpret_cast<const Panel*>(bytes);
+    for (int64_t i = 0; i < num_columns / 32; ++i) {
+        const Panel& block = panel[i / 8];
+        const int j = static_cast<int>(i % 8);
+        float scale[2], min[2] = {};
+        for (int v = 0; v < 2; ++v) {
+            scale[v] = factor_of(block, row) * static_cast<float>(half_scale_of(block, j, row, v));
+            if constexpr (requires { block.dmin; }) {
+                min[v] = float_of_f16(block.dmin[row]) * static_cast<float>(half_min_of(block, j, row, v));
+            }
         }
+        dequantize_columns(
+            row, out + 32 * i, [&](int g, uint8_t* w) { unpack_group(block, j, g, w); },
+            [&](int column, int q) {
+                const float value = scale[column / 16] * static_cast<float>(q - kZeroPoint);
+                return value - min[column / 16];
+            });
     }
 }
 
@@ -99,11 +120,24 @@ void dequantize_panel_row(uint32_t weight_format, const uint8_t* panel, int32_t 
         case kQ8_0:
             return dequantize_centred<PanelQ8_0, 128>(panel, row, num_columns, out);
         case kQ4_K:
-            return dequantize_k<PanelQ4_K>(panel, row, num_columns, out);
+            return dequantize_k_with_mins<PanelQ4_K>(panel, row, num_columns, out);
         case kQ5_K:
-            return dequantize_k<PanelQ5_K>(panel, row, num_columns, out);
+            return dequantize_k_with_mins<PanelQ5_K>(panel, row, num_columns, out);
         case kQ6_K:
-            return dequantize_q6_k(panel, row, num_columns, out);
+            return dequantize_k_halves<PanelQ6_K, 32>(panel, row, num_columns, out);
+        case kQ2_K:
+            return dequantize_k_halves<PanelQ2_K, 0>(panel, row, num_columns, out);
+        case kQ3_K:
+            return dequantize_k_halves<PanelQ3_K, 4>(panel, row, num_columns, out);
+        case kIQ4_NL:
+            return dequantize_centred<PanelIQ4_NL, kIq4ZeroPoint>(panel, row, num_columns, out);
+        case kMXFP4:
+            return dequantize_centred<PanelMXFP4, kMxfp4ZeroPoint>(panel, row, num_columns, out);
+        case kIQ4_XS:
+            return dequantize_k_centred<PanelIQ4_XS, kIq4ZeroPoint>(panel, row, num_columns, out);
+        case kTQ1_0:
+        case kTQ2_0:
+            return dequantize_k_centred<PanelTQ2_0, 1>(panel, row, num_columns, out);
     }
 }
 

@@ -6,8 +6,9 @@
 //   group g of a 32-column sub-block = columns 4g .. 4g+3;  byte (16 * 4 layout) index inside a group: row * 4 + column
 //   % 4.
 // Nibbles: byte q[64 * i + 4 * row + k] (i = 0..3) holds column 4i + k in its low half and column 16 + 4i + k in its
-// high half: the low halves of vector i are group i, the high halves are group i + 4. Fifth bits: bit g of byte h[4 *
-// row + k] belongs to column 4g + k. Rows past the end of the matrix are all zero bytes (scale 0), so they produce 0.
+// high half: the low halves of vector i are group i, the high halves are group i + 4. Single bits: bit g of byte h[4 *
+// row + k] belongs to column 4g + k. Bit pairs: bits 2i and 2i + 1 of byte q[v][4 * row + k] (v = 0, 1) belong to
+// column 16v + 4i + k. Rows past the end of the matrix are all zero bytes (scale 0), so they produce 0.
 //
 // KV blocks, 32 positions of one KV head. f16: K is [head_dim][32], V is [32][head_dim]. q8_0 rounds 32 dims of a
 // position to int8 with one scale, as activations are (below), and keeps the scale as f16; head_dim is a multiple
@@ -35,11 +36,18 @@ enum WeightFormat : uint32_t {
     kQ5_0 = 6,
     kQ5_1 = 7,
     kQ8_0 = 8,
+    kQ2_K = 10,
+    kQ3_K = 11,
     kQ4_K = 12,
     kQ5_K = 13,
     kQ6_K = 14,
+    kIQ4_NL = 20,
+    kIQ4_XS = 23,
     kBF16 = 30,
-    kNumWeightFormats = 31,
+    kTQ1_0 = 34,
+    kTQ2_0 = 35,
+    kMXFP4 = 39,
+    kNumWeightFormats = 40,
 };
 
 // value = d * (q - 8)
@@ -76,6 +84,38 @@ struct PanelQ8_0 {
     uint16_t d[16];
 };
 
+// What the four-bit codes of IQ4_NL and IQ4_XS and those of MXFP4 stand for. Unsigned weights are 128 and 16 more.
+constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+constexpr int8_t kMxfp4Values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+constexpr int kIq4ZeroPoint = 128;
+constexpr int kMxfp4ZeroPoint = 16;
+
+// value = d * kIq4Values[q]
+struct PanelIQ4_NL {
+    uint8_t q[256];
+    uint16_t d[16];
+};
+
+// value = 2^(e - 128) * kMxfp4Values[q]: the values are twice those of the OCP specification, the power is half its
+// own.
+struct PanelMXFP4 {
+    uint8_t q[256];
+    uint8_t e[16];
+};
+
+// value = d * s[j] * kIq4Values[q], j = the sub-block of 32 columns. The file has six bits a scale.
+struct PanelIQ4_XS {
+    uint8_t q[8][256];
+    int8_t s[8][16];
+    uint16_t d[16];
+};
+
+// value = d * (q - 1), q of two bits, as bit pairs. Also what TQ1_0 becomes, which has five such q in eight bits.
+struct PanelTQ2_0 {
+    uint8_t q[8][2][64];
+    uint16_t d[16];
+};
+
 // value = d * scale[j] * q - dmin * min[j], j = the sub-block of 32 columns; scale and min have six bits:
 //   scale[j] of row r = s[j][r] & 63
 //   min[2p]   of row r = (m[p][r] & 15) | (s[2p][r] >> 6) << 4
@@ -98,9 +138,26 @@ struct PanelQ5_K {
     uint16_t dmin[16];
 };
 
-// value = d * scale * (q - 32), q of six bits, one int8 scale per 16 columns.
-// Low four bits as nibbles; bits 2i and 2i+1 of h[j][v][4 * row + k] are the high bits of column 16v + 4i + k of
-// sub-block j. s[j][r][v] is the scale of columns 32j + 16v .. 32j + 16v + 15 of row r.
+// value = d * scale * q - dmin * min, q of two bits, as bit pairs. The halves of s[j][r][v] are scale and min of
+// columns 32j + 16v .. 32j + 16v + 15 of row r.
+struct PanelQ2_K {
+    uint8_t q[8][2][64];
+    uint8_t s[8][16][2];
+    uint16_t d[16];
+    uint16_t dmin[16];
+};
+
+// value = d * s * (q - 4), q of three bits: the low two as bit pairs, the third as single bits. s[j][r][v] is the scale
+// of columns 32j + 16v .. 32j + 16v + 15 of row r; the file has six bits for it.
+struct PanelQ3_K {
+    uint8_t q[8][2][64];
+    uint8_t h[8][64];
+    int8_t s[8][16][2];
+    uint16_t d[16];
+};
+
+// value = d * s * (q - 32), q of six bits: the low four as nibbles, the high two as bit pairs. s[j][r][v] is the scale
+// of columns 32j + 16v .. 32j + 16v + 15 of row r.
 struct PanelQ6_K {
     uint8_t q[8][256];
     uint8_t h[8][2][64];
@@ -142,7 +199,7 @@ struct ActTile {
     float* scale;       // kActQ8: [K / 32][T]
     int32_t* sum;       // kActQ8: [K / 32][T], the sum of the block's q
     float* scaled_sum;  // kActQ8: [K / 32][T], scale * sum
-    int32_t* zero16;    // kActQ8: [K / 16][T], -32 times the sum of 16 q: the zero point of Q6_K
+    int32_t* zero16;    // kActQ8: [K / 16][T], -32 times the sum of 16 q: for zero points and minimums of 16 columns
     float* x;           // kActF32: [K][T]
 };
 

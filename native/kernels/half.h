@@ -1,4 +1,4 @@
-// 16-bit floats in portable C++, for code compiled without instruction set flags (packing, ref). Tables of an
+// Short floats in portable C++, for code compiled without instruction set flags (packing, ref). Tables of an
 // instruction set have their own conversions and never include this file.
 #pragma once
 
@@ -29,6 +29,11 @@ inline float float_of_f16(uint16_t half) {
 }
 
 inline float float_of_bf16(uint16_t value) { return float_of_bits(static_cast<uint32_t>(value) << 16); }
+
+// 2^(e - 128): half of what the exponent byte of an OCP microscaling block stands for.
+inline float float_of_half_e8m0(uint8_t e) {
+    return float_of_bits(e < 2 ? 0x00200000u << e : static_cast<uint32_t>(e - 1) << 23);
+}
 
 // Rounds to nearest even; what is too large becomes infinity, NaN stays NaN (quiet, with the upper payload bits).
 inline uint16_t f16_of_float(float value) {

@@ -30,6 +30,30 @@ void pack_nibbles(const uint8_t* file, int row, uint8_t* q) {
     for (int i = 0; i < 4; ++i) store_word(q + 64 * i + 4 * row, load_word(file + 4 * i));
 }
 
+// Two bits for each of 256 columns: bits 2s and 2s + 1 of byte l of the n-th 32 bytes belong to column l of sub-block
+// 4n + s.
+void pack_bit_pairs(const uint8_t* file, int row, uint8_t (*q)[2][64]) {
+    for (int j = 0; j < 8; ++j) {
+        for (int v = 0; v < 2; ++v) {
+            const uint8_t* half = file + 32 * (j / 4) + 16 * v;
+            uint32_t bits = 0;
+            for (int i = 0; i < 4; ++i) bits |= (load_word(half + 4 * i) >> 2 * (j % 4) & 0x03030303) << 2 * i;
+            store_word(q[j][v] + 4 * row, bits);
+        }
+    }
+}
+
+// One bit for each of 256 columns: bit j of byte l belongs to column l of sub-block j.
+void pack_single_bits(const uint8_t* file, int row, uint8_t (*h)[64]) {
+    uint32_t words[8];
+    memcpy(words, file, sizeof words);
+    for (int j = 0; j < 8; ++j) {
+        uint32_t bits = 0;
+        for (int g = 0; g < 8; ++g) bits |= (words[g] >> j & 0x01010101) << g;
+        store_word(h[j] + 4 * row, bits);
+    }
+}
+
 // Bit c of `bits` is the fifth bit of column c = 4g + k; it becomes bit g of byte k.
 void pack_fifth_bits(uint32_t bits, int row, uint8_t* h) {
     for (int k = 0; k < 4; ++k) {
@@ -107,14 +131,7 @@ void pack_block(const uint8_t* file, int row, PanelQ5_K* panel) {
     panel->d[row] = load_half(file);
     panel->dmin[row] = load_half(file + 2);
     pack_k_scales(file + 4, row, panel);
-    // Bit j of byte l is the fifth bit of column l of sub-block j.
-    uint32_t file_bits[8];
-    memcpy(file_bits, file + 16, sizeof file_bits);
-    for (int j = 0; j < 8; ++j) {
-        uint32_t bits = 0;
-        for (int g = 0; g < 8; ++g) bits |= (file_bits[g] >> j & 0x01010101) << g;
-        store_word(panel->h[j] + 4 * row, bits);
-    }
+    pack_single_bits(file + 16, row, panel->h);
     for (int p = 0; p < 4; ++p) pack_nibble_pair(file + 48 + 32 * p, row, panel->q[2 * p], panel->q[2 * p + 1]);
 }
 
@@ -124,29 +141,97 @@ void pack_block(const uint8_t* file, int row, PanelQ6_K* panel) {
     const uint8_t* scales = file + 192;
     panel->d[row] = load_half(file + 208);
     for (int j = 0; j < 8; ++j) memcpy(panel->s[j][row], scales + 2 * j, 2);
+    pack_bit_pairs(high, row, panel->h);
     // Each half of the block has sub-blocks n .. n+3: the low nibbles of 32 bytes are one sub-block and the high ones
-    // the sub-block two further; bits 2s and 2s+1 of byte l of `high` belong to column l of sub-block n + s.
+    // the sub-block two further.
     for (int n = 0; n < 8; n += 4) {
         pack_nibble_pair(low + 16 * n, row, panel->q[n], panel->q[n + 2]);
         pack_nibble_pair(low + 16 * n + 32, row, panel->q[n + 1], panel->q[n + 3]);
-        for (int v = 0; v < 2; ++v) {
-            uint32_t word[4];
-            memcpy(word, high + 8 * n + 16 * v, sizeof word);
-            for (int s = 0; s < 4; ++s) {
-                uint32_t bits = 0;
-                for (int i = 0; i < 4; ++i) bits |= (word[i] >> 2 * s & 0x03030303) << 2 * i;
-                store_word(panel->h[n + s][v] + 4 * row, bits);
-            }
-        }
     }
 }
 
+void pack_block(const uint8_t* file, int row, PanelQ2_K* panel) {
+    for (int j = 0; j < 8; ++j) memcpy(panel->s[j][row], file + 2 * j, 2);
+    pack_bit_pairs(file + 16, row, panel->q);
+    panel->d[row] = load_half(file + 80);
+    panel->dmin[row] = load_half(file + 82);
+}
+
+void pack_block(const uint8_t* file, int row, PanelQ3_K* panel) {
+    pack_single_bits(file, row, panel->h);
+    pack_bit_pairs(file + 32, row, panel->q);
+    // Scale 8p + 4n + b has its low bits in half p of byte 4n + b and bits 4 and 5 in pair 2p + n of byte 8 + b.
+    const uint8_t* scales = file + 96;
+    for (int i = 0; i < 16; ++i) {
+        const int low = scales[i % 8] >> i / 8 * 4 & 15, high = scales[8 + i % 4] >> i / 4 * 2 & 3;
+        panel->s[i / 2][row][i % 2] = static_cast<int8_t>((low | high << 4) - 32);
+    }
+    panel->d[row] = load_half(file + 108);
+}
+
+void pack_block(const uint8_t* file, int row, PanelIQ4_NL* panel) {
+    panel->d[row] = load_half(file);
+    pack_nibbles(file + 2, row, panel->q);
+}
+
+void pack_block(const uint8_t* file, int row, PanelMXFP4* panel) {
+    panel->e[row] = file[0];
+    pack_nibbles(file + 1, row, panel->q);
+}
+
+void pack_block(const uint8_t* file, int row, PanelIQ4_XS* panel) {
+    panel->d[row] = load_half(file);
+    const int high = load_half(file + 2);
+    for (int j = 0; j < 8; ++j) {
+        const int low = file[4 + j / 2] >> j % 2 * 4 & 15;
+        panel->s[j][row] = static_cast<int8_t>((low | (high >> 2 * j & 3) << 4) - 32);
+        pack_nibbles(file + 8 + 16 * j, row, panel->q[j]);
+    }
+}
+
+void pack_block(const uint8_t* file, int row, PanelTQ2_0* panel) {
+    pack_bit_pairs(file, row, panel->q);
+    panel->d[row] = load_half(file + 64);
+}
+
+// A byte of TQ1_0 is a fraction of 256 whose digits in base three are the quants of five columns, from the most
+// significant on.
+struct PanelTQ1_0 : PanelTQ2_0 {};
+
+void pack_block(const uint8_t* file, int row, PanelTQ1_0* panel) {
+    uint8_t pairs[66] = {};
+    int column = 0;
+    // Runs of so many bytes hold so many digits each; a run's columns go through its bytes first, then their digits.
+    const auto unpack = [&](const uint8_t* run, int num_bytes, int num_digits) {
+        uint32_t power = 1;
+        for (int digit = 0; digit < num_digits; ++digit, power *= 3) {
+            for (int byte = 0; byte < num_bytes; ++byte, ++column) {
+                const uint32_t q = (run[byte] * power & 255) * 3 >> 8;
+                pairs[column / 128 * 32 + column % 32] |= static_cast<uint8_t>(q << column / 32 % 4 * 2);
+            }
+        }
+    };
+    unpack(file, 32, 5);
+    unpack(file + 32, 16, 5);
+    unpack(file + 48, 4, 4);
+    memcpy(pairs + 64, file + 52, 2);
+    pack_block(pairs, row, static_cast<PanelTQ2_0*>(panel));
+}
+
+struct Rows {
+    const uint8_t* first;
+    int64_t stride_bytes;
+    int64_t block_bytes;
+    int32_t count;
+};
+
 template <class Panel>
-void pack_blocks(const uint8_t* rows, int64_t row_bytes, int32_t num_rows, int64_t num_blocks, uint8_t* out) {
-    constexpr int64_t kRowBlockBytes = sizeof(Panel) / kPanelRows;
+void pack_blocks(const Rows& rows, int64_t num_blocks, uint8_t* out) {
     Panel* panel = reinterpret_cast<Panel*>(out);
     for (int64_t b = 0; b < num_blocks; ++b) {
-        for (int32_t r = 0; r < num_rows; ++r) pack_block(rows + r * row_bytes + b * kRowBlockBytes, r, panel + b);
+        for (int32_t r = 0; r < rows.count; ++r) {
+            pack_block(rows.first + r * rows.stride_bytes + b * rows.block_bytes, r, panel + b);
+        }
     }
 }
 
@@ -174,6 +259,7 @@ void pack_panel(uint32_t weight_format, const uint8_t* rows, int64_t row_bytes, 
     if (columns == 0) return;
     const int64_t num_blocks = num_columns / columns;
     if (num_rows < kPanelRows) memset(panel, 0, static_cast<size_t>(num_blocks * panel_block_bytes(weight_format)));
+    const Rows blocks = {rows, row_bytes, row_block_bytes(weight_format), num_rows};
     switch (weight_format) {
         case kF32:
             return pack_columns<uint32_t>(rows, row_bytes, num_rows, num_columns, panel);
@@ -181,21 +267,35 @@ void pack_panel(uint32_t weight_format, const uint8_t* rows, int64_t row_bytes, 
         case kBF16:
             return pack_columns<uint16_t>(rows, row_bytes, num_rows, num_columns, panel);
         case kQ4_0:
-            return pack_blocks<PanelQ4_0>(rows, row_bytes, num_rows, num_blocks, panel);
+            return pack_blocks<PanelQ4_0>(blocks, num_blocks, panel);
         case kQ4_1:
-            return pack_blocks<PanelQ4_1>(rows, row_bytes, num_rows, num_blocks, panel);
+            return pack_blocks<PanelQ4_1>(blocks, num_blocks, panel);
         case kQ5_0:
-            return pack_blocks<PanelQ5_0>(rows, row_bytes, num_rows, num_blocks, panel);
+            return pack_blocks<PanelQ5_0>(blocks, num_blocks, panel);
         case kQ5_1:
-            return pack_blocks<PanelQ5_1>(rows, row_bytes, num_rows, num_blocks, panel);
+            return pack_blocks<PanelQ5_1>(blocks, num_blocks, panel);
         case kQ8_0:
-            return pack_blocks<PanelQ8_0>(rows, row_bytes, num_rows, num_blocks, panel);
+            return pack_blocks<PanelQ8_0>(blocks, num_blocks, panel);
         case kQ4_K:
-            return pack_blocks<PanelQ4_K>(rows, row_bytes, num_rows, num_blocks, panel);
+            return pack_blocks<PanelQ4_K>(blocks, num_blocks, panel);
         case kQ5_K:
-            return pack_blocks<PanelQ5_K>(rows, row_bytes, num_rows, num_blocks, panel);
+            return pack_blocks<PanelQ5_K>(blocks, num_blocks, panel);
         case kQ6_K:
-            return pack_blocks<PanelQ6_K>(rows, row_bytes, num_rows, num_blocks, panel);
+            return pack_blocks<PanelQ6_K>(blocks, num_blocks, panel);
+        case kQ2_K:
+            return pack_blocks<PanelQ2_K>(blocks, num_blocks, panel);
+        case kQ3_K:
+            return pack_blocks<PanelQ3_K>(blocks, num_blocks, panel);
+        case kIQ4_NL:
+            return pack_blocks<PanelIQ4_NL>(blocks, num_blocks, panel);
+        case kIQ4_XS:
+            return pack_blocks<PanelIQ4_XS>(blocks, num_blocks, panel);
+        case kMXFP4:
+            return pack_blocks<PanelMXFP4>(blocks, num_blocks, panel);
+        case kTQ1_0:
+            return pack_blocks<PanelTQ1_0>(blocks, num_blocks, panel);
+        case kTQ2_0:
+            return pack_blocks<PanelTQ2_0>(blocks, num_blocks, panel);
     }
 }
 

@@ -9,13 +9,15 @@ namespace {
 struct Format {
     WeightFormat id;
     const char* name;
-    std::vector<size_t> factors_at;  // offsets of the f16 factors in a block of a GGUF row
+    std::vector<size_t> factors_at;  // offsets of the f16 factors in a block of a GGUF row, of MXFP4 of the exponent
 };
 
 const Format kFormats[] = {
-    {kF32, "F32", {}},       {kF16, "F16", {}},       {kBF16, "BF16", {}},     {kQ4_0, "Q4_0", {0}},
-    {kQ4_1, "Q4_1", {0, 2}}, {kQ5_0, "Q5_0", {0}},    {kQ5_1, "Q5_1", {0, 2}}, {kQ8_0, "Q8_0", {0}},
-    {kQ4_K, "Q4_K", {0, 2}}, {kQ5_K, "Q5_K", {0, 2}}, {kQ6_K, "Q6_K", {208}},
+    {kF32, "F32", {}},       {kF16, "F16", {}},         {kBF16, "BF16", {}},     {kQ4_0, "Q4_0", {0}},
+    {kQ4_1, "Q4_1", {0, 2}}, {kQ5_0, "Q5_0", {0}},      {kQ5_1, "Q5_1", {0, 2}}, {kQ8_0, "Q8_0", {0}},
+    {kQ4_K, "Q4_K", {0, 2}}, {kQ5_K, "Q5_K", {0, 2}},   {kQ6_K, "Q6_K", {208}},  {kIQ4_NL, "IQ4_NL", {0}},
+    {kMXFP4, "MXFP4", {0}},  {kQ2_K, "Q2_K", {80, 82}}, {kQ3_K, "Q3_K", {108}},  {kIQ4_XS, "IQ4_XS", {0}},
+    {kTQ1_0, "TQ1_0", {52}}, {kTQ2_0, "TQ2_0", {64}},
 };
 
 struct Tile {
@@ -62,7 +64,10 @@ std::vector<uint8_t> random_rows(Random& random, const Format& format, size_t nu
         uint8_t* block = rows.data() + b * block_bytes;
         for (const size_t at : format.factors_at) {
             const uint16_t factor = random.small_f16();
-            memcpy(block + at, &factor, 2);
+            if (format.id == kMXFP4)
+                block[at] = static_cast<uint8_t>(118 + random.below(10));
+            else
+                memcpy(block + at, &factor, 2);
         }
         const float value = random.uniform(-1.0f, 1.0f);
         const uint16_t half = random.small_f16();
@@ -122,7 +127,9 @@ void compare_extreme_products(Comparison& c) {
             const std::vector<uint8_t> factors = rows;
             std::fill(rows.begin(), rows.end(), fill);
             for (size_t block = 0; block < rows.size(); block += static_cast<size_t>(row_block_bytes(format.id))) {
-                for (const size_t at : format.factors_at) memcpy(&rows[block + at], &factors[block + at], 2);
+                for (const size_t at : format.factors_at) {
+                    memcpy(&rows[block + at], &factors[block + at], format.id == kMXFP4 ? 1 : 2);
+                }
             }
             for (size_t tokens = 1; tokens <= kMaxTile; ++tokens) {
                 std::vector<float> x(tokens * columns);

@@ -33,8 +33,11 @@ PROMPTS = [
 ]
 NUM_TOKENS = 64
 FLOAT_FORMATS = [Format.F32, Format.F16, Format.BF16]
-BLOCK_FORMATS = [Format.Q4_0, Format.Q4_1, Format.Q5_0, Format.Q5_1, Format.Q8_0]
-K_FORMATS = [Format.Q4_K, Format.Q5_K, Format.Q6_K]
+BLOCK_FORMATS = [Format.Q4_0, Format.Q4_1, Format.Q5_0, Format.Q5_1, Format.Q8_0, Format.IQ4_NL, Format.MXFP4]
+K_FORMATS = [
+    *(Format.Q2_K, Format.Q3_K, Format.Q4_K, Format.Q5_K, Format.Q6_K),
+    *(Format.IQ4_XS, Format.TQ1_0, Format.TQ2_0),
+]
 
 
 def log_softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:

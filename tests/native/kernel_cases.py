@@ -26,7 +26,7 @@ FAST_ISAS = [isa for isa in RUNNABLE_ISAS if isa != "ref"]
 
 @dataclass(frozen=True)
 class Format:
-    """A weight format: where its f16 scale and minimum lie in a block, and which activations it takes."""
+    """A weight format: where its scale and minimum lie in a block (f16, MXFP4 an exponent), and its activations."""
 
     name: str
     act_format: int
@@ -59,9 +59,16 @@ FORMATS = [
     Format("Q5_0", ACT_Q8, 0),
     Format("Q5_1", ACT_Q8, 0, 2),
     Format("Q8_0", ACT_Q8, 0),
+    Format("IQ4_NL", ACT_Q8, 0),
+    Format("MXFP4", ACT_Q8, 0),
+    Format("Q2_K", ACT_Q8, 80, 82),
+    Format("Q3_K", ACT_Q8, 108),
     Format("Q4_K", ACT_Q8, 0, 2),
     Format("Q5_K", ACT_Q8, 0, 2),
     Format("Q6_K", ACT_Q8, 208),
+    Format("IQ4_XS", ACT_Q8, 0),
+    Format("TQ1_0", ACT_Q8, 52),
+    Format("TQ2_0", ACT_Q8, 64),
 ]
 FLOAT_FORMATS = [f for f in FORMATS if f.act_format == ACT_F32]
 BLOCK_FORMATS = [f for f in FORMATS if f.act_format != ACT_F32]
@@ -86,10 +93,18 @@ def expected_isas() -> list[str]:
     return [isa for isa, needed in needs.items() if needed <= flags]
 
 
-def set_f16(rows: NDArray[np.uint8], fmt: Format, at: int | None, values: NDArray[np.float64] | float) -> None:
-    """Write f16 values at offset `at` of every block (one value per block, or the same for all)."""
-    if at is not None:
-        blocks = rows.reshape(rows.shape[0], rows.shape[1] // fmt.block_bytes, fmt.block_bytes)
+def set_factor(rows: NDArray[np.uint8], fmt: Format, at: int | None, values: NDArray[np.float64] | float) -> None:
+    """Write f16 values at offset `at` of every block (one value per block, or the same for all).
+
+    MXFP4 takes the power of two next to their magnitude.
+    """
+    if at is None:
+        return
+    blocks = rows.reshape(rows.shape[0], rows.shape[1] // fmt.block_bytes, fmt.block_bytes)
+    if fmt.name == "MXFP4":
+        magnitudes = np.maximum(np.abs(values), 2.0**-127)
+        blocks[:, :, at] = np.rint(np.log2(magnitudes)) + 128
+    else:
         halves = np.broadcast_to(np.asarray(values, np.float16), blocks.shape[:2])
         blocks[:, :, at : at + 2] = np.ascontiguousarray(halves)[..., None].view(np.uint8)
 
@@ -109,7 +124,7 @@ def random_rows(rng: np.random.Generator, fmt: Format, num_rows: int, columns: i
     num_blocks = columns // fmt.block_columns
     rows = rng.integers(0, 256, (num_rows, num_blocks * fmt.block_bytes), dtype=np.uint8)
     for at in (fmt.scale_at, fmt.min_at):
-        set_f16(rows, fmt, at, rng.normal(0, 0.05, (num_rows, num_blocks)))
+        set_factor(rows, fmt, at, rng.normal(0, 0.05, (num_rows, num_blocks)))
     return rows
 
 
@@ -126,8 +141,8 @@ def extreme_rows(fmt: Format, columns: int) -> dict[str, NDArray[np.uint8]]:
             ("subnormal", 6e-8),
         ):
             row = np.full((1, num_blocks * fmt.block_bytes), bits, np.uint8)
-            set_f16(row, fmt, fmt.scale_at, factor)
-            set_f16(row, fmt, fmt.min_at, -factor)
+            set_factor(row, fmt, fmt.scale_at, factor)
+            set_factor(row, fmt, fmt.min_at, -factor)
             corners[f"{bits:02x}-{label}"] = row
     return corners
 
@@ -147,7 +162,7 @@ def error_weights(fmt: Format, rows: NDArray[np.uint8]) -> NDArray[np.float64]:
         total = np.zeros(dequantized(fmt, rows).shape)
         for silenced in (fmt.scale_at, fmt.min_at):
             part = rows.copy()
-            set_f16(part, fmt, silenced, 0.0)
+            set_factor(part, fmt, silenced, 0.0)
             total += np.abs(dequantized(fmt, part).astype(np.float64))
         return total
     magnitude = np.abs(dequantized(fmt, rows).astype(np.float64))

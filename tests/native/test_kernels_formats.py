@@ -50,6 +50,15 @@ def test_dequantized_corners_equal_the_gguf_package(fmt: Format) -> None:
     np.testing.assert_array_equal(kernels.dequantize(fmt.id, rows), dequantized(fmt, rows))
 
 
+def test_every_power_of_two_of_mxfp4_reads_as_the_gguf_package_reads_it() -> None:
+    rows = np.random.default_rng(1).integers(0, 256, (256, 17), dtype=np.uint8)
+    rows[:, 0] = np.arange(256)
+    mxfp4 = gguf.GGMLQuantizationType.MXFP4
+    with np.errstate(over="ignore"):
+        expected = gguf.quants.dequantize(rows, mxfp4)
+    np.testing.assert_array_equal(kernels.dequantize(int(mxfp4), rows), expected)
+
+
 def test_every_f16_value_reads_as_numpy_reads_it() -> None:
     halves = np.arange(65536, dtype=np.uint16).reshape(256, 256)
     found = kernels.dequantize(int(gguf.GGMLQuantizationType.F16), halves.view(np.uint8))
@@ -64,6 +73,6 @@ def test_odd_row_lengths_of_float_formats() -> None:
 
 def test_rows_must_be_whole_blocks_of_a_known_format() -> None:
     with pytest.raises(UsageError, match="unknown weight format"):
-        kernels.dequantize(10, np.zeros((1, 84), np.uint8))
+        kernels.dequantize(16, np.zeros((1, 66), np.uint8))
     with pytest.raises(UsageError, match="whole blocks"):
         kernels.dequantize(2, np.zeros((1, 19), np.uint8))

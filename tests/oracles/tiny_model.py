@@ -173,32 +173,42 @@ def random_weights(
     shape: tuple[int, ...], format: Format, deviation: float, rng: np.random.Generator
 ) -> NDArray[np.generic]:
     """Rows of `format` with the given standard deviation, as the bytes or floats a GGUF file holds."""
-    if format in (Format.Q4_K, Format.Q5_K, Format.Q6_K):
-        return _random_k_blocks(shape, format, deviation, rng)
-    weights: NDArray[np.generic] = gguf.quants.quantize(rng.normal(0, deviation, shape).astype(np.float32), format)
+    if format in FACTORS:
+        return _random_blocks(shape, format, deviation, rng)
+    if format in (Format.TQ1_0, Format.TQ2_0):
+        values = rng.integers(-1, 2, shape) * (deviation * 1.5**0.5)
+    else:
+        values = rng.normal(0, deviation, shape)
+    weights: NDArray[np.generic] = gguf.quants.quantize(values.astype(np.float32), format)
     return weights
 
 
-def _random_k_blocks(
+# Formats that the `gguf` package reads but does not write: the offsets of d and dmin in a block, and how many times d the
+# second has to be for weights around zero.
+FACTORS: Mapping[Format, tuple[tuple[int, float], ...]] = {
+    Format.Q2_K: ((80, 1.0), (82, 1.5)),
+    Format.Q3_K: ((108, 1.0),),
+    Format.Q4_K: ((0, 1.0), (2, 7.5)),
+    Format.Q5_K: ((0, 1.0), (2, 15.5)),
+    Format.Q6_K: ((208, 1.0),),
+    Format.IQ4_NL: ((0, 1.0),),
+    Format.IQ4_XS: ((0, 1.0),),
+}
+
+
+def _random_blocks(
     shape: tuple[int, ...], format: Format, deviation: float, rng: np.random.Generator
 ) -> NDArray[np.uint8]:
-    """Blocks of 256 with every packed bit random: the `gguf` package reads K-quants but does not write them."""
+    """Blocks with every packed bit random."""
     block_columns, block_bytes = gguf.GGML_QUANT_SIZES[format]
     num_blocks = shape[0] * shape[1] // block_columns
     blocks = rng.integers(0, 256, (num_blocks, block_bytes), dtype=np.uint8)
-    factor = rng.uniform(0.75, 1.25, num_blocks)
 
-    def halves(values: NDArray[np.float64]) -> NDArray[np.uint8]:
-        return values.astype(np.float16)[:, None].view(np.uint8)
+    def set_factors(d: NDArray[np.float64]) -> None:
+        for offset, times_d in FACTORS[format]:
+            blocks[:, offset : offset + 2] = (d * times_d).astype(np.float16)[:, None].view(np.uint8)
 
-    if format == Format.Q6_K:  # d last; q - 32 and the int8 scale are both uniform and symmetric
-        blocks[:, -2:] = halves(factor * deviation / (64 / 12**0.5 * 256 / 12**0.5))
-    else:  # d and dmin first; minimums so that the mean is zero
-        levels = 16 if format == Format.Q4_K else 32
-        middle = (levels - 1) / 2
-        # Of scale * q - min * middle, with scale and min uniform over 0 .. 63 and q over all levels.
-        variance = 63 * 127 / 6 * ((levels - 1) * (2 * levels - 1) / 6 + middle**2) - 2 * (31.5 * middle) ** 2
-        d = factor * deviation / variance**0.5
-        blocks[:, 0:2] = halves(d)
-        blocks[:, 2:4] = halves(d * middle)
+    set_factors(np.ones(num_blocks))
+    spread = gguf.quants.dequantize(blocks, format).std()
+    set_factors(rng.uniform(0.75, 1.25, num_blocks) * deviation / spread)
     return blocks.reshape(shape[0], -1)

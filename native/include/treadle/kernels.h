@@ -13,12 +13,17 @@ namespace treadle {
 
 // out[t * 16 + r] = sum over columns of weight(row r, column) * activation(t, column), for the 16 rows of one panel.
 // num_columns is a multiple of the format's block. Order of operations (fma = fused, int = exact 32-bit integers):
-//   Q4_0 Q5_0 Q8_0  per block: s = int(sum q*x - zero_point*sum); acc = fma(float(s), d * scale, acc)
+//   Q4_0 Q5_0 Q8_0 IQ4_NL MXFP4
+//                   per block: s = int(sum q*x - zero_point*sum); acc = fma(float(s), d * scale, acc)
 //   Q4_1 Q5_1       per block: acc = fma(float(s), d * scale, acc); acc = fma(m, scaled_sum, acc)
 //   Q4_K Q5_K       per block, j = 0..7: acc = fma(float(s_j) * (d * scale_j), scale, acc);
 //                   acc = fma(-(dmin * min_j), scaled_sum, acc)
-//   Q6_K            per block, j = 0..7: s_jv = int(sum of 16 q*x + zero16_jv); g = float(s_j0) * (d * scale_j0);
-//                   g = fma(float(s_j1), d * scale_j1, g); acc = fma(g, scale, acc)
+//   IQ4_XS TQ2_0    per block, j = 0..7: s_j = int(sum q*x - zero_point*sum); acc = fma(float(s_j) * (d * scale_j),
+//                   scale, acc); TQ2_0 has no scale_j
+//   Q3_K Q6_K       per block, j = 0..7: s_jv = int(sum of 16 q*x - zero_point*sum of 16 x);
+//                   g = float(s_j0) * (d * scale_j0); g = fma(float(s_j1), d * scale_j1, g); acc = fma(g, scale, acc)
+//   Q2_K            as Q3_K without zero point, and before acc for v = 0, 1:
+//                   g = fma(float(zero16_jv), dmin * (min_jv / 32), g)
 //   F32 F16 BF16    acc[k % 2] = fma(w[k], x[k], acc[k % 2]); out = acc[0] + acc[1]
 using MatmulFn = void (*)(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
 

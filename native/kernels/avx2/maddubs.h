@@ -21,7 +21,7 @@ TREADLE_INLINE __m256i widen(__m256i s16) { return _mm256_madd_epi16(s16, _mm256
 template <int kBits, int T, int N>
 struct MaddubsSums {
     // Of weights q with eight bits the sums are of q - 128.
-    static constexpr int kEightBitZeroPointLog2 = 0;
+    static constexpr int kEightBitZeroPoint = 0;
 
     // Of four bits the products stay int16 up to the end, of five bits those of two pairs of groups do.
     __m256i s[kHalves][N];

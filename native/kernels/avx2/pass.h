@@ -12,7 +12,7 @@ enum { kHalves = 2, kTurn = 8 };
 // A sub-block unpacked: the weights of each group, and factors of rows that the formats with scales of scales have.
 struct Unpacked {
     alignas(64) uint8_t q[8][64];
-    float factors[2][kPanelRows];
+    float factors[4][kPanelRows];
 };
 
 // Whether a pass unpacks for itself, leaves what it unpacked to the next one, or finds it unpacked.
@@ -45,6 +45,29 @@ TREADLE_INLINE void add_pair(const Source& source, Unpacked* unpacked, const int
         b[h] = group<kKind, B>(source, h, unpacked);
     }
     sums.template add<A, B>(a, b, x);
+}
+
+// The zero point of a format that sums leave to subtract: with eight bits it depends on them.
+template <template <int, int, int> class Sums, class Format>
+constexpr int left_zero_point = Format::kBits == 8 ? Sums<8, 1, 1>::kEightBitZeroPoint : Format::kZeroPoint;
+
+// What the sums of 32 columns start with for a zero point, 0 or a power of two; sum = that of the token's quants.
+template <int kZeroPoint>
+TREADLE_INLINE __m256i minus_zero_point(const int32_t* sum) {
+    const __m256i zero = _mm256_setzero_si256();
+    if constexpr (kZeroPoint == 0)
+        return zero;
+    else
+        return _mm256_sub_epi32(zero, _mm256_slli_epi32(repeat32(sum), __builtin_ctz(kZeroPoint)));
+}
+
+// The same for 16 columns and ActTile::zero16.
+template <int kZeroPoint>
+TREADLE_INLINE __m256i minus_zero_point_16(const int32_t* zero16) {
+    if constexpr (kZeroPoint == 0)
+        return _mm256_setzero_si256();
+    else
+        return _mm256_srai_epi32(repeat32(zero16), 5 - __builtin_ctz(kZeroPoint));
 }
 
 // Product::add<kKind, T, N>(panel, i, token, tile, unpacked, acc) adds sub-block i times N of T tokens from `token` on.

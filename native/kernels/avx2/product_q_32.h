@@ -6,12 +6,11 @@
 namespace treadle::avx2 {
 namespace {
 
-// What differs between the formats: how weights are unpacked, and the zero point that is left to subtract (as a power
-// of two, 0 for none) or the minimum.
-template <class PanelType, int kLog2>
+// What differs between the formats: how weights are unpacked, and the zero point (0 for none) or the minimum.
+template <class PanelType, int kZero>
 struct FourBit {
     using Panel = PanelType;
-    static constexpr int kBits = 4, kZeroPointLog2 = kLog2;
+    static constexpr int kBits = 4, kZeroPoint = kZero;
     static constexpr bool kPlain = false;
     const Panel& block;
     template <int g>
@@ -20,10 +19,10 @@ struct FourBit {
     }
 };
 
-template <class PanelType, int kLog2>
+template <class PanelType, int kZero>
 struct FiveBit {
     using Panel = PanelType;
-    static constexpr int kBits = 5, kZeroPointLog2 = kLog2;
+    static constexpr int kBits = 5, kZeroPoint = kZero;
     static constexpr bool kPlain = false;
     const Panel& block;
     template <int g>
@@ -32,14 +31,29 @@ struct FiveBit {
     }
 };
 
-using Q4_0 = FourBit<PanelQ4_0, 3>;
+// Four-bit codes of values that, made unsigned, have kWidth bits.
+template <class PanelType, const int8_t (&kValues)[16], int kWidth, int kZero>
+struct Coded {
+    using Panel = PanelType;
+    static constexpr int kBits = kWidth, kZeroPoint = kZero;
+    static constexpr bool kPlain = false;
+    const Panel& block;
+    template <int g>
+    TREADLE_INLINE __m256i weights(int h) const {
+        return coded_group<g, kZero>(block.q + 32 * h, kValues);
+    }
+};
+
+using Q4_0 = FourBit<PanelQ4_0, 8>;
 using Q4_1 = FourBit<PanelQ4_1, 0>;
-using Q5_0 = FiveBit<PanelQ5_0, 4>;
+using Q5_0 = FiveBit<PanelQ5_0, 16>;
 using Q5_1 = FiveBit<PanelQ5_1, 0>;
+using IQ4_NL = Coded<PanelIQ4_NL, kIq4Values, 8, kIq4ZeroPoint>;
+using MXFP4 = Coded<PanelMXFP4, kMxfp4Values, 5, kMxfp4ZeroPoint>;
 
 struct Q8_0 {
     using Panel = PanelQ8_0;
-    static constexpr int kBits = 8, kZeroPointLog2 = 7;
+    static constexpr int kBits = 8, kZeroPoint = 128;
     static constexpr bool kPlain = true;
     const Panel& block;
     template <int g>
@@ -48,12 +62,15 @@ struct Q8_0 {
     }
 };
 
+template <class Panel>
+TREADLE_INLINE __m256 factors(const Panel& block, int h) {
+    return load_f16(block.d + kLanes * h);
+}
+TREADLE_INLINE __m256 factors(const PanelMXFP4& block, int h) { return load_half_e8m0(block.e + kLanes * h); }
+
 template <template <int, int, int> class Sums, class Format>
 struct Product32 {
     using Panel = typename Format::Panel;
-    // With eight bits it depends on the sums how much is left to subtract.
-    static constexpr int kZeroPointLog2 =
-        Format::kBits == 8 ? Sums<8, 1, 1>::kEightBitZeroPointLog2 : Format::kZeroPointLog2;
     static constexpr bool kHasMinimum = requires(Panel p) { p.m; };
     static constexpr int kSubBlockBytes = sizeof(Panel);
 
@@ -64,11 +81,7 @@ struct Product32 {
         const Format source{block};
         const int64_t first = T * b + token;
         const int8_t* x = tile->q + 4 * (8 * T * b + token);
-        const auto zero = [&](int n) {
-            if constexpr (kZeroPointLog2 == 0) return _mm256_setzero_si256();
-            const __m256i sum = repeat32(tile->sum + first + n);
-            return _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32(sum, kZeroPointLog2));
-        };
+        const auto zero = [&](int n) { return minus_zero_point<left_zero_point<Sums, Format>>(tile->sum + first + n); };
         Sums<Format::kBits, T, N> sums;
         sums.start(zero);
         add_pair<kKind, 0, 4>(source, unpacked, x, sums);
@@ -76,7 +89,7 @@ struct Product32 {
         add_pair<kKind, 2, 6>(source, unpacked, x, sums);
         add_pair<kKind, 3, 7>(source, unpacked, x, sums);
         __m256 d[kHalves];
-        TREADLE_UNROLL for (int h = 0; h < kHalves; ++h) d[h] = load_f16(block.d + kLanes * h);
+        TREADLE_UNROLL for (int h = 0; h < kHalves; ++h) d[h] = factors(block, h);
         TREADLE_UNROLL for (int n = 0; n < N; ++n) {
             const __m256 x_scale = _mm256_set1_ps(tile->scale[first + n]);
             TREADLE_UNROLL for (int h = 0; h < kHalves; ++h) {

@@ -26,7 +26,28 @@ TREADLE_INLINE __m256i four_bit_group(const uint8_t* q) {
     return g < 4 ? low_nibbles(v) : high_nibbles(v);
 }
 
-// The same with the fifth bits at h.
+// What its codes stand for, as unsigned bytes.
+template <int g, int kZeroPoint>
+TREADLE_INLINE __m256i coded_group(const uint8_t* q, const int8_t* values) {
+    const __m256i both = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(values)));
+    const __m256i unsigned_values = _mm256_add_epi8(both, _mm256_set1_epi8(static_cast<char>(kZeroPoint)));
+    return _mm256_shuffle_epi8(unsigned_values, four_bit_group<g>(q));
+}
+
+// Group g of bit pairs, 64 bytes for each 16 columns.
+template <int g>
+TREADLE_INLINE __m256i two_bit_group(const uint8_t* q) {
+    return _mm256_and_si256(move_bit<2 * (g % 4), 0>(load_bytes(q + 64 * (g / 4))), _mm256_set1_epi8(3));
+}
+
+// The same with the third bits at h.
+template <int g>
+TREADLE_INLINE __m256i three_bit_group(const uint8_t* q, const uint8_t* h) {
+    const __m256i third = _mm256_and_si256(move_bit<g, 2>(load_bytes(h)), _mm256_set1_epi8(4));
+    return _mm256_or_si256(two_bit_group<g>(q), third);
+}
+
+// Group g of nibbles with the fifth bits at h.
 template <int g>
 TREADLE_INLINE __m256i five_bit_group(const uint8_t* q, const uint8_t* h) {
     const __m256i fifth = _mm256_and_si256(move_bit<g, 4>(load_bytes(h)), _mm256_set1_epi8(16));

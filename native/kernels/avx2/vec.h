@@ -41,6 +41,20 @@ inline __m256i widen_bytes(const uint8_t* p) {
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
 }
 
+// 2^(e - 128) of eight bytes e; the two smallest powers are subnormal.
+inline __m256 load_half_e8m0(const uint8_t* p) {
+    const __m256i e = widen_bytes(p), one = _mm256_set1_epi32(1);
+    const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, one), 23);
+    const __m256i subnormal = _mm256_slli_epi32(_mm256_min_epi32(_mm256_add_epi32(e, one), _mm256_set1_epi32(2)), 21);
+    return _mm256_castsi256_ps(_mm256_max_epi32(normal, subnormal));
+}
+
+// Of eight pairs of bytes, one per row, byte v as 32-bit lanes.
+inline __m256 signed_half(const int8_t (*pairs)[2], int v) {
+    const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(pairs)));
+    return _mm256_cvtepi32_ps(_mm256_srai_epi32(v == 0 ? _mm256_slli_epi32(wide, 16) : wide, 16));
+}
+
 // Adds halves, 8 -> 4 -> 2 -> 1 lanes.
 inline float sum_lanes(__m256 v) {
     const __m128 v4 = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));

@@ -9,7 +9,7 @@ namespace {
 // As avx2::MaddubsSums.
 template <int kBits, int T, int N>
 struct DpbusdSums {
-    static constexpr int kEightBitZeroPointLog2 = 7;
+    static constexpr int kEightBitZeroPoint = 128;
 
     __m256i s[avx2::kHalves][N];
 

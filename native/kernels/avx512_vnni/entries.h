@@ -13,9 +13,15 @@ void matmul_q4_1(const void* panel, int64_t num_columns, const ActTile* tile, fl
 void matmul_q5_0(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
 void matmul_q5_1(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
 void matmul_q8_0(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
+void matmul_iq4_nl(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
+void matmul_mxfp4(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
+void matmul_q2_k(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
+void matmul_q3_k(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
 void matmul_q4_k(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
 void matmul_q5_k(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
 void matmul_q6_k(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
+void matmul_iq4_xs(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
+void matmul_tq2_0(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
 
 void quantize_f32(const float* x, int64_t num_columns, int32_t token, const ActTile* tile);
 void quantize_q8(const float* x, int64_t num_columns, int32_t token, const ActTile* tile);

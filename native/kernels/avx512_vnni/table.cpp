@@ -33,9 +33,16 @@ constexpr KernelTable make_table() {
     table.matmul[kQ5_0] = matmul_q5_0;
     table.matmul[kQ5_1] = matmul_q5_1;
     table.matmul[kQ8_0] = matmul_q8_0;
+    table.matmul[kIQ4_NL] = matmul_iq4_nl;
+    table.matmul[kMXFP4] = matmul_mxfp4;
+    table.matmul[kQ2_K] = matmul_q2_k;
+    table.matmul[kQ3_K] = matmul_q3_k;
     table.matmul[kQ4_K] = matmul_q4_k;
     table.matmul[kQ5_K] = matmul_q5_k;
     table.matmul[kQ6_K] = matmul_q6_k;
+    table.matmul[kIQ4_XS] = matmul_iq4_xs;
+    table.matmul[kTQ1_0] = matmul_tq2_0;
+    table.matmul[kTQ2_0] = matmul_tq2_0;
     return table;
 }
 

@@ -21,6 +21,19 @@ inline __m512i move_bit(__m512i v) {
     return v;
 }
 
+// The 16 values of four-bit codes as unsigned bytes, once for each 128 bits.
+template <int kZeroPoint>
+inline __m512i load_values(const int8_t* values) {
+    const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(values));
+    return _mm512_add_epi8(_mm512_broadcast_i32x4(v), _mm512_set1_epi8(static_cast<char>(kZeroPoint)));
+}
+
+// Group g of bit pairs: h[v] has those of 16 columns.
+template <int g>
+inline __m512i two_bit_group(const uint8_t (*h)[64]) {
+    return _mm512_and_si512(move_bit<2 * (g % 4), 0>(_mm512_loadu_si512(h[g / 4])), _mm512_set1_epi8(3));
+}
+
 template <int T, int kGroup>
 inline void dot_four_bit_pair(const uint8_t* q, const int8_t* x, __m512i* s) {
     const __m512i v = _mm512_loadu_si512(q + 64 * kGroup);
@@ -53,6 +66,22 @@ inline void dot_five_bit(const uint8_t* q, const uint8_t* h, const int8_t* x, __
     dot_five_bit_pair<T, 1>(q, bits, x, s);
     dot_five_bit_pair<T, 2>(q, bits, x, s);
     dot_five_bit_pair<T, 3>(q, bits, x, s);
+}
+
+template <int T, int kGroup = 0>
+inline void dot_coded_pairs(const uint8_t* q, __m512i values, const int8_t* x, __m512i* s) {
+    if constexpr (kGroup < 4) {
+        const __m512i v = _mm512_loadu_si512(q + 64 * kGroup);
+        dot4<T>(_mm512_shuffle_epi8(values, low_nibbles(v)), x + 4 * T * kGroup, s);
+        dot4<T>(_mm512_shuffle_epi8(values, high_nibbles(v)), x + 4 * T * (kGroup + 4), s);
+        dot_coded_pairs<T, kGroup + 1>(q, values, x, s);
+    }
+}
+
+// s[t] += the values that nibbles of 32 columns stand for times x.
+template <int T, int kZeroPoint>
+inline void dot_coded(const uint8_t* q, const int8_t* values, const int8_t* x, __m512i* s) {
+    dot_coded_pairs<T>(q, load_values<kZeroPoint>(values), x, s);
 }
 
 template <int T>

@@ -23,6 +23,15 @@ inline __m512 load_f16(const uint16_t* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
 
+// 2^(e - 128) of 16 bytes e; the two smallest powers are subnormal.
+inline __m512 load_half_e8m0(const uint8_t* p) {
+    const __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m512i one = _mm512_set1_epi32(1);
+    const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(e, one), 23);
+    const __m512i subnormal = _mm512_slli_epi32(_mm512_min_epi32(_mm512_add_epi32(e, one), _mm512_set1_epi32(2)), 21);
+    return _mm512_castsi512_ps(_mm512_max_epi32(normal, subnormal));
+}
+
 // How far ahead of their use weights are requested. On a Zen 5 (November 2026) 7 KiB gave a quarter more than 2 KiB at
 // eight tokens and a tenth at one; 14 KiB gave nothing more.
 constexpr int kPrefetchDistance = 7168;

@@ -110,25 +110,40 @@ TREADLE_INLINE void dot_eight_bit(const uint8_t* q, const int8_t* x, Sums& sums)
     }
 }
 
-// Four columns of half v of a Q6_K sub-block: nibbles from vector i, two high bits from bits 2i and 2i + 1 of h.
-template <int v, int i>
-TREADLE_INLINE int8x16_t six_bit_group(const uint8_t* q, uint8x16_t h) {
-    const uint8x16_t vector = vld1q_u8(q + 64 * i);
-    return merge(48, move_bit<2 * i, 4>(h), v == 0 ? low_nibbles(vector) : high_nibbles(vector));
+// sums += the values that nibbles of 32 columns stand for times x.
+template <class Sums, int Q, int kPair = 0>
+TREADLE_INLINE void dot_coded(const uint8_t* q, int8x16_t values, const int8_t* x, Sums& sums) {
+    if constexpr (kPair < 4) {
+        int8x16_t a[Q], b[Q];
+        TREADLE_UNROLL for (int i = 0; i < Q; ++i) {
+            const uint8x16_t v = vld1q_u8(q + 64 * kPair + 16 * i);
+            a[i] = vqtbl1q_s8(values, vandq_u8(v, vdupq_n_u8(15)));
+            b[i] = vqtbl1q_s8(values, vshrq_n_u8(v, 4));
+        }
+        sums.template add<kPair, kPair + 4>(a, b, x);
+        dot_coded<Sums, Q, kPair + 1>(q, values, x, sums);
+    }
 }
 
-// sums += columns 16v .. 16v + 15 of a Q6_K sub-block times x, from group 4v + i on; h = their high bits.
-template <class Sums, int Q, int v, int i = 0>
-TREADLE_INLINE void dot_six_bit_half(const uint8_t* q, const uint8_t* h, const int8_t* x, Sums& sums) {
+// Group g of bit pairs, 64 bytes for each 16 columns.
+template <int g>
+TREADLE_INLINE int8x16_t two_bit_group(const uint8_t* q) {
+    const uint8x16_t pairs = move_bit<2 * (g % 4), 0>(vld1q_u8(q + 64 * (g / 4)));
+    return vreinterpretq_s8_u8(vandq_u8(pairs, vdupq_n_u8(3)));
+}
+
+// sums += columns 16v .. 16v + 15 of sub-block j times x, from group 4v + i on. Format::weights<g>(block, quad, j) are
+// group g of four rows.
+template <class Format, class Sums, int Q, int v, int i = 0>
+TREADLE_INLINE void dot_half(const typename Format::Panel& block, int quad, int j, const int8_t* x, Sums& sums) {
     if constexpr (i < 4) {
         int8x16_t a[Q], b[Q];
-        TREADLE_UNROLL for (int quad = 0; quad < Q; ++quad) {
-            const uint8x16_t high = vld1q_u8(h + 16 * quad);
-            a[quad] = six_bit_group<v, i>(q + 16 * quad, high);
-            b[quad] = six_bit_group<v, i + 1>(q + 16 * quad, high);
+        TREADLE_UNROLL for (int q = 0; q < Q; ++q) {
+            a[q] = Format::template weights<4 * v + i>(block, quad + q, j);
+            b[q] = Format::template weights<4 * v + i + 1>(block, quad + q, j);
         }
         sums.template add<4 * v + i, 4 * v + i + 1>(a, b, x);
-        dot_six_bit_half<Sums, Q, v, i + 2>(q, h, x, sums);
+        dot_half<Format, Sums, Q, v, i + 2>(block, quad, j, x, sums);
     }
 }
 

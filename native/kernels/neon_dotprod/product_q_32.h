@@ -7,40 +7,62 @@ namespace treadle::neon_dotprod {
 namespace {
 
 // What differs between the formats: the dot product of the Q row quads from `quad` on, and the zero point that it
-// leaves to subtract (as a power of two, 0 for none) or the minimum.
-template <class PanelType, int kLog2>
+// leaves to subtract (0 for none) or the minimum.
+template <class PanelType, int kZero>
 struct FourBit {
     using Panel = PanelType;
-    static constexpr int kZeroPointLog2 = kLog2;
+    static constexpr int kZeroPoint = kZero;
     template <int Q, class Sums>
     static TREADLE_INLINE void dot(const Panel& block, int quad, const int8_t* x, Sums& sums) {
         dot_four_bit<Sums, Q>(block.q + 16 * quad, x, sums);
     }
 };
 
-template <class PanelType, int kLog2>
+template <class PanelType, int kZero>
 struct FiveBit {
     using Panel = PanelType;
-    static constexpr int kZeroPointLog2 = kLog2;
+    static constexpr int kZeroPoint = kZero;
     template <int Q, class Sums>
     static TREADLE_INLINE void dot(const Panel& block, int quad, const int8_t* x, Sums& sums) {
         dot_five_bit<Sums, Q>(block.q + 16 * quad, block.h + 16 * quad, x, sums);
     }
 };
 
-using Q4_0 = FourBit<PanelQ4_0, 3>;
+using Q4_0 = FourBit<PanelQ4_0, 8>;
 using Q4_1 = FourBit<PanelQ4_1, 0>;
-using Q5_0 = FiveBit<PanelQ5_0, 4>;
+using Q5_0 = FiveBit<PanelQ5_0, 16>;
 using Q5_1 = FiveBit<PanelQ5_1, 0>;
 
 struct Q8_0 {
     using Panel = PanelQ8_0;
-    static constexpr int kZeroPointLog2 = 0;  // the dot product is of q - 128 already
+    static constexpr int kZeroPoint = 0;  // the dot product is of q - 128 already
     template <int Q, class Sums>
     static TREADLE_INLINE void dot(const Panel& block, int quad, const int8_t* x, Sums& sums) {
         dot_eight_bit<Sums, Q>(block.q + 16 * quad, x, sums);
     }
 };
+
+// Four-bit codes of signed values.
+template <class PanelType, const int8_t (&kValues)[16]>
+struct Coded {
+    using Panel = PanelType;
+    static constexpr int kZeroPoint = 0;
+    template <int Q, class Sums>
+    static TREADLE_INLINE void dot(const Panel& block, int quad, const int8_t* x, Sums& sums) {
+        dot_coded<Sums, Q>(block.q + 16 * quad, vld1q_s8(kValues), x, sums);
+    }
+};
+
+using IQ4_NL = Coded<PanelIQ4_NL, kIq4Values>;
+using MXFP4 = Coded<PanelMXFP4, kMxfp4Values>;
+
+template <class Panel>
+TREADLE_INLINE float32x4_t factors(const Panel& block, int quad) {
+    return load_f16(block.d + kLanes * quad);
+}
+TREADLE_INLINE float32x4_t factors(const PanelMXFP4& block, int quad) {
+    return load_half_e8m0(block.e + kLanes * quad);
+}
 
 template <template <int, int> class Sums, class Format>
 struct Product32 {
@@ -56,11 +78,11 @@ struct Product32 {
         sums.clear();
         Format::template dot<Q>(block, quad, tile->q + 32 * first, sums);
         TREADLE_UNROLL for (int q = 0; q < Q; ++q) {
-            const float32x4_t d = load_f16(block.d + kLanes * (quad + q));
+            const float32x4_t d = factors(block, quad + q);
             TREADLE_UNROLL for (int t = 0; t < T; ++t) {
                 int32x4_t s = sums.of(q, t);
-                if constexpr (Format::kZeroPointLog2 > 0) {
-                    s = vsubq_s32(s, vdupq_n_s32(tile->sum[first + t] * (1 << Format::kZeroPointLog2)));
+                if constexpr (Format::kZeroPoint > 0) {
+                    s = vsubq_s32(s, vdupq_n_s32(tile->sum[first + t] * Format::kZeroPoint));
                 }
                 const float32x4_t scale = vmulq_n_f32(d, tile->scale[first + t]);
                 acc[q][t] = vfmaq_f32(acc[q][t], vcvtq_f32_s32(s), scale);

@@ -8,7 +8,7 @@ namespace {
 
 // Products of quantised weights, named after their formats.
 struct QuantisedProducts {
-    MatmulFn q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k;
+    MatmulFn q4_0, q4_1, q5_0, q5_1, q8_0, iq4_nl, mxfp4, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_xs, tq2_0;
 };
 
 // A constant expression, so that tables need no code that runs when the library is loaded.
@@ -36,9 +36,16 @@ constexpr KernelTable make_table(const char* isa, const QuantisedProducts& produ
     table.matmul[kQ5_0] = products.q5_0;
     table.matmul[kQ5_1] = products.q5_1;
     table.matmul[kQ8_0] = products.q8_0;
+    table.matmul[kIQ4_NL] = products.iq4_nl;
+    table.matmul[kMXFP4] = products.mxfp4;
+    table.matmul[kQ2_K] = products.q2_k;
+    table.matmul[kQ3_K] = products.q3_k;
     table.matmul[kQ4_K] = products.q4_k;
     table.matmul[kQ5_K] = products.q5_k;
     table.matmul[kQ6_K] = products.q6_k;
+    table.matmul[kIQ4_XS] = products.iq4_xs;
+    table.matmul[kTQ1_0] = products.tq2_0;
+    table.matmul[kTQ2_0] = products.tq2_0;
     return table;
 }
 

@@ -20,6 +20,21 @@ constexpr int kQuads = kPanelRows / kLanes;  // a panel's 16 rows are four vecto
 
 inline float32x4_t load_f16(const uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
 
+// Four bytes, one per row, as 32-bit lanes.
+inline uint32x4_t widen_bytes(const uint8_t* p) {
+    uint32_t bytes;
+    __builtin_memcpy(&bytes, p, sizeof bytes);
+    return vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(bytes))));
+}
+
+// 2^(e - 128) of four bytes e; the two smallest powers are subnormal.
+inline float32x4_t load_half_e8m0(const uint8_t* p) {
+    const int32x4_t e = vreinterpretq_s32_u32(widen_bytes(p)), one = vdupq_n_s32(1);
+    const int32x4_t normal = vshlq_n_s32(vsubq_s32(e, one), 23);
+    const int32x4_t subnormal = vshlq_n_s32(vminq_s32(vaddq_s32(e, one), vdupq_n_s32(2)), 21);
+    return vreinterpretq_f32_s32(vmaxq_s32(normal, subnormal));
+}
+
 // Eight f16 as two vectors.
 inline void load_f16_pair(const uint16_t* p, float32x4_t* out) {
     const float16x8_t halves = vreinterpretq_f16_u16(vld1q_u16(p));

@@ -1,8 +1,7 @@
-// Products with weights in blocks of 32: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0.
+// Products with weights in blocks of 32: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, MXFP4.
 #include <cmath>
 
 #include "dot.h"
-#include "half.h"
 #include "ref.h"
 #include "unpack.h"
 
@@ -41,7 +40,7 @@ void matmul_centred(const void* bytes, int64_t num_columns, const ActTile* tile,
             for (int r = 0; r < kPanelRows; ++r) {
                 const float centred = static_cast<float>(s[t][r] - kZeroPoint * tile->sum[at]);
                 float* acc = out + t * kPanelRows + r;
-                *acc = std::fma(centred, float_of_f16(panel[b].d[r]) * tile->scale[at], *acc);
+                *acc = std::fma(centred, factor_of(panel[b], r) * tile->scale[at], *acc);
             }
         }
     }
@@ -59,7 +58,7 @@ void matmul_offset(const void* bytes, int64_t num_columns, const ActTile* tile, 
             const int64_t at = b * num_tokens + t;
             for (int r = 0; r < kPanelRows; ++r) {
                 float* acc = out + t * kPanelRows + r;
-                *acc = std::fma(static_cast<float>(s[t][r]), float_of_f16(panel[b].d[r]) * tile->scale[at], *acc);
+                *acc = std::fma(static_cast<float>(s[t][r]), factor_of(panel[b], r) * tile->scale[at], *acc);
                 *acc = std::fma(float_of_f16(panel[b].m[r]), tile->scaled_sum[at], *acc);
             }
         }
@@ -86,6 +85,14 @@ void matmul_q5_1(const void* panel, int64_t num_columns, const ActTile* tile, fl
 
 void matmul_q8_0(const void* panel, int64_t num_columns, const ActTile* tile, float* out) {
     matmul_centred<PanelQ8_0, 128>(panel, num_columns, tile, out);
+}
+
+void matmul_iq4_nl(const void* panel, int64_t num_columns, const ActTile* tile, float* out) {
+    matmul_centred<PanelIQ4_NL, kIq4ZeroPoint>(panel, num_columns, tile, out);
+}
+
+void matmul_mxfp4(const void* panel, int64_t num_columns, const ActTile* tile, float* out) {
+    matmul_centred<PanelMXFP4, kMxfp4ZeroPoint>(panel, num_columns, tile, out);
 }
 
 }  // namespace treadle::ref

@@ -16,9 +16,16 @@ constexpr KernelTable make_table() {
     table.matmul[kQ5_0] = ref::matmul_q5_0;
     table.matmul[kQ5_1] = ref::matmul_q5_1;
     table.matmul[kQ8_0] = ref::matmul_q8_0;
+    table.matmul[kIQ4_NL] = ref::matmul_iq4_nl;
+    table.matmul[kMXFP4] = ref::matmul_mxfp4;
+    table.matmul[kQ2_K] = ref::matmul_q2_k;
+    table.matmul[kQ3_K] = ref::matmul_q3_k;
     table.matmul[kQ4_K] = ref::matmul_q4_k;
     table.matmul[kQ5_K] = ref::matmul_q5_k;
     table.matmul[kQ6_K] = ref::matmul_q6_k;
+    table.matmul[kIQ4_XS] = ref::matmul_iq4_xs;
+    table.matmul[kTQ1_0] = ref::matmul_tq2_0;
+    table.matmul[kTQ2_0] = ref::matmul_tq2_0;
     table.quantize[kActF32] = ref::quantize_f32;
     table.quantize[kActQ8] = ref::quantize_q8;
     table.rms_norm = ref::rms_norm;
