@@ -20,11 +20,14 @@ from treadle.models.sources.http import RemoteFile, fetch_file
 __all__ = ["HubSelection", "fetch_hub", "parse_hub_reference", "select_files"]
 
 # The best trade of quality for size comes first; K-quants before the older kinds of the same width.
-PREFERRED_QUANTS = ("Q4_K_M", "Q4_K_S", "Q5_K_M", "Q5_K_S", "Q4_1", "Q4_0", "Q6_K", "Q8_0", "BF16", "F16", "F32")
+PREFERRED_QUANTS = (
+    *("Q4_K_M", "Q4_K_S", "Q5_K_M", "Q5_K_S", "IQ4_XS", "IQ4_NL", "Q4_1", "Q4_0", "MXFP4", "Q6_K", "Q8_0"),
+    *("BF16", "F16", "F32"),
+)
 
 _REFERENCE = re.compile(r"hf:(?://)?(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<wanted>[^:\s]+))?", re.ASCII)
 _QUANT = re.compile(
-    r"(?:^|[-._])((?:UD-)?(?:I?Q\d+(?:_[A-Z0-9]+)*|TQ\d_\d|B?F16|F32|FP16|FP32))(?=$|[-.])", re.IGNORECASE
+    r"(?:^|[-._])((?:UD-)?(?:I?Q\d+(?:_[A-Z0-9]+)*|TQ\d_\d|MXFP4|B?F16|F32|FP16|FP32))(?=$|[-.])", re.IGNORECASE
 )
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)", re.IGNORECASE)
 
