@@ -68,6 +68,8 @@ _SETTINGS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "context": ("most tokens of prompt and answer", _parse_count),
     "disk_cache": ("disk for KV blocks", parse_bytes),
     "engine": ("what computes, native or llamacpp", _parse_text),
+    "engine_api_key": ("the key for engines at a URL", _parse_text),
+    "engine_key_file": ("a file of hosts and their keys, for engines at a URL", _parse_text),
     "huge_pages": ("whether memory asks for huge pages, on or off", _parse_switch),
     "isa": ("the name of a kernel table", _parse_text),
     "kv_type": ("how keys and values are kept, f16 or q8_0", _parse_text),
@@ -105,6 +107,8 @@ class Settings:
     adapt: bool | None = None
     mlock: bool = False
     engine: str = ""
+    engine_api_key: str = field(default="", repr=False)
+    engine_key_file: str = ""
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @classmethod

@@ -7,6 +7,9 @@ TreadleError
 │   └── DownloadError   the source, the network, the disk
 ├── ModelFileError      whoever made the model file                             exit 1, HTTP 400
 │   └── UnsupportedModelError   a sound file, but of a kind this engine does not run
+
+
+├── RemoteError         whoever runs the engine at a URL                        exit 1, HTTP 502
 ├── CapacityError       whoever sizes the machine: needed against available     exit 1, HTTP 503
 │   └── DeadlineError   the same: a request's time was up before its answer ended
 └── InternalError       us: a bug                                               exit 2, HTTP 500
@@ -21,6 +24,7 @@ __all__ = [
     "DownloadError",
     "InternalError",
     "ModelFileError",
+    "RemoteError",
     "TemplateError",
     "TreadleError",
     "UnsupportedModelError",
@@ -67,6 +71,10 @@ class ModelFileError(TreadleError):
 
 class UnsupportedModelError(ModelFileError):
     """A model file is of a kind that this engine does not run; another engine may."""
+
+
+class RemoteError(TreadleError):
+    """An engine elsewhere cannot be reached, or it failed."""
 
 
 class CapacityError(TreadleError):
