@@ -8,7 +8,8 @@ from pathlib import Path
 
 import uvicorn
 
-from treadle.engine.async_llm import AsyncLLM
+from treadle.engine.contract import AsyncEngine
+from treadle.engine.open_engine import open_engine
 from treadle.server.app import create_app
 from treadle.server.hub import ModelHub
 from treadle.server.serve import uvicorn_options
@@ -21,11 +22,11 @@ CONTEXT = 1024
 class RunningServer:
     """A server in a thread of its own; ``hub`` is for looking into it, not for touching it."""
 
-    def __init__(self, path: Path, settings: ServerSettings, *, context: int = CONTEXT) -> None:
-        async def load(source: str) -> AsyncLLM:
-            return await AsyncLLM.load(source, context=context)
+    def __init__(self, source: Path | str, settings: ServerSettings, *, context: int = CONTEXT) -> None:
+        async def load(source: str) -> AsyncEngine:
+            return await open_engine(source, context=context)
 
-        self.hub = ModelHub({MODEL: str(path)}, load, idle_unload=settings.idle_unload)
+        self.hub = ModelHub({MODEL: str(source)}, load, idle_unload=settings.idle_unload)
         app = create_app(self.hub, settings)
         config = uvicorn.Config(app, port=0, lifespan="on", **uvicorn_options(app.state.server))
         self._server = uvicorn.Server(config)

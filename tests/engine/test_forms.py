@@ -104,3 +104,19 @@ def test_a_conversation_is_answered_in_parts(smollm2_path: Path) -> None:
     assert last is not None
     assert last.answer_tokens == len(last.token_ids) == sum(chunk.num_tokens for chunk in chunks)
     assert b"".join(entry.token_bytes for entry in last.logprobs or ()).decode() == last.text
+
+
+@pytest.mark.model
+def test_a_known_beginning_of_a_call_is_no_part_of_the_prompt(smollm2_path: Path) -> None:
+    async def ask() -> None:
+        async with await AsyncLLM.load(smollm2_path, context=512) as llm:
+            for length in range(16):  # wherever the last block of the prompt ends
+                messages = [{"role": "user", "content": "a " * length}]
+                conversation = Conversation(messages, tools=[PING], choice="required")
+                for _ in range(2):
+                    stream = await llm.answer(conversation, SamplingParams(temperature=0, max_tokens=30))
+                    async for _ in stream:
+                        pass
+                assert 0 < stream.cached_tokens <= stream.prompt_tokens
+
+    asyncio.run(ask())

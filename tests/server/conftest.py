@@ -8,15 +8,31 @@ from pathlib import Path
 import httpx
 import pytest
 
-from running_server import RunningServer
+from running_server import MODEL, RunningServer
 from treadle.server.settings import ServerSettings
 
 
 @pytest.fixture(scope="session")
-def server(smollm2_path: Path) -> Iterator[RunningServer]:
+def native_server(smollm2_path: Path) -> Iterator[RunningServer]:
+    """A server that computes with the core."""
     running = RunningServer(smollm2_path, ServerSettings())
     yield running
     running.close()
+
+
+@pytest.fixture(scope="session")
+def remote_server(native_server: RunningServer) -> Iterator[RunningServer]:
+    """A server that passes everything on to the other one."""
+    running = RunningServer(f"{native_server.url}/v1#{MODEL}", ServerSettings())
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="session", params=["native", "remote"])
+def server(request: pytest.FixtureRequest) -> RunningServer:
+    """A server over each engine there is: clients must not see which it is."""
+    running: RunningServer = request.getfixturevalue(f"{request.param}_server")
+    return running
 
 
 @pytest.fixture

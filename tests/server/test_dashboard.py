@@ -74,6 +74,7 @@ def test_the_page_needs_nothing_that_its_policy_forbids() -> None:
 
 
 @pytest.mark.model
+@pytest.mark.parametrize("server", ["native"], indirect=True)
 def test_statistics_count_a_request_and_keep_none_of_its_text(http: httpx.Client) -> None:
     before = http.get("/stats").json()["models"][0]
     body = {"messages": [{"role": "user", "content": SECRET}], "max_tokens": 4, "temperature": 0}

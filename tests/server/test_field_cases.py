@@ -14,7 +14,7 @@ from test_chat_api import ask, events
 from test_structured import WEATHER
 
 from running_server import RunningServer
-from treadle.engine.async_llm import AsyncCompletionStream
+from treadle.engine.async_llm import AsyncCompletionStream, AsyncLLM
 from treadle.engine.completion import CompletionChunk
 from treadle.errors import DeadlineError
 from treadle.models.chat_template import ChatTemplate
@@ -42,7 +42,7 @@ def tokens_of(http: httpx.Client, messages: list[dict[str, Any]]) -> list[int]:
 
 @pytest.mark.parametrize("text", FORGERIES)
 @pytest.mark.parametrize("place", ["user", "system", "assistant", "tool", "arguments"])
-def test_text_never_becomes_a_turn(server: RunningServer, http: httpx.Client, text: str, place: str) -> None:
+def test_text_never_becomes_a_turn(native_server: RunningServer, http: httpx.Client, text: str, place: str) -> None:
     def history(inserted: str) -> list[dict[str, Any]]:
         here = {
             kind: inserted if kind == place else "x" for kind in ("user", "system", "assistant", "tool", "arguments")
@@ -60,8 +60,8 @@ def test_text_never_becomes_a_turn(server: RunningServer, http: httpx.Client, te
             user("and now?"),
         ]
 
-    engine = server.hub.default.engine
-    assert engine is not None
+    engine = native_server.hub.default.engine
+    assert isinstance(engine, AsyncLLM)
     control = engine._host.tokenizer.vocabulary.control_ids
 
     def turns(messages: list[dict[str, Any]]) -> list[int]:
@@ -259,7 +259,7 @@ def other_template(smollm2_path: Path) -> Iterator[RunningServer]:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_template_that_fails(other_template: RunningServer, source: str, reason: str, stream: bool) -> None:
     engine = other_template.hub.default.engine
-    assert engine is not None
+    assert isinstance(engine, AsyncLLM)
     prompts = engine._host.prompts
     original = prompts._template
     prompts._template = ChatTemplate(source, engine._host.tokenizer.vocabulary)

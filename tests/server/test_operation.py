@@ -27,6 +27,12 @@ LONG = {"prompt": "and then " * 300, "max_tokens": 600, "ignore_eos": True}
 SECRET = "xyzzy-plugh"
 
 
+@pytest.fixture
+def server(native_server: RunningServer) -> RunningServer:
+    """What is counted here are the steps and blocks of the core."""
+    return native_server
+
+
 def metrics(http: httpx.Client) -> dict[str, float]:
     """Every sample as `name{label=value}`, the buckets of histograms left out."""
     text = http.get("/metrics").text

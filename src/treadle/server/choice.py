@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING
 from treadle.models.tool_dialects import ToolCall
 
 if TYPE_CHECKING:
-    from treadle.engine.completion import CompletionChunk
+    from treadle.engine.completion import Completion, CompletionChunk
     from treadle.models.tool_dialects import Part
 
-__all__ = ["ChoiceReader"]
+__all__ = ["ChoiceReader", "stop_reason"]
+
+
+def stop_reason(completion: Completion | None) -> str | None:
+    """Return the text of the caller's that ended an answer, as vLLM has it in its choices."""
+    stopped_by = None if completion is None else completion.stopped_by
+    return stopped_by if isinstance(stopped_by, str) else None
 
 
 class ChoiceReader:

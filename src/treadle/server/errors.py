@@ -22,6 +22,7 @@ from treadle.errors import (
     ContextError,
     DeadlineError,
     ModelFileError,
+    RemoteError,
     TreadleError,
     UsageError,
 )
@@ -84,6 +85,8 @@ def api_error(error: BaseException) -> ApiError:
 def _server_error(error: BaseException) -> ApiError:
     if isinstance(error, DeadlineError):
         return ApiError(504, str(error), "server_error", code="timeout")
+    if isinstance(error, RemoteError):
+        return ApiError(502, str(error), "server_error", code="engine_failed")
     if isinstance(error, CapacityError):
         return ApiError(503, str(error), "server_error", code="capacity", headers={"Retry-After": "5"})
     if isinstance(error, TreadleError):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from treadle.engine.remote.address import is_engine_url
 from treadle.errors import CapacityError
 from treadle.server.errors import ApiError, shutting_down
 from treadle.server.observers import ObserveModel, Observers
@@ -137,6 +138,8 @@ class ModelHub:
         return Observers([model.recent.begin(num_prompt_tokens, timings), *told])
 
     async def _load_making_room(self, model: ServedModel) -> AsyncEngine:
+        if is_engine_url(model.source):
+            return await self._load(model.source)  # takes no memory worth making room for
         async with self._load_lock:
             while True:
                 try:

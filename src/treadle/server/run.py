@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from treadle.models.tool_dialects import Reasoning
-from treadle.server.choice import ChoiceReader
+from treadle.server.choice import ChoiceReader, stop_reason
 from treadle.server.usage import Usage
 
 if TYPE_CHECKING:
@@ -30,14 +30,14 @@ __all__ = ["AnswerRun", "Piece"]
 class Piece:
     """What one chunk adds to the answer ``index``.
 
-    ``finish_reason`` is there on the last piece of each, with what the model or the caller stopped it by.
+    ``finish_reason`` is there on the last piece of each, with the text of the caller's that it met.
     """
 
     index: int
     parts: Sequence[Part]
     logprobs: Sequence[TokenLogprob]
     finish_reason: str | None
-    stopped_by: str | int | None = None
+    stop_reason: str | None = None
 
 
 class AnswerRun(AsyncIterator[Piece]):
@@ -102,8 +102,6 @@ class AnswerRun(AsyncIterator[Piece]):
         self.usage.completion_tokens += num_tokens
         if any(isinstance(part, Reasoning) for part in parts):
             self.usage.reasoning_tokens += num_tokens
-        stopped_by = None
         if chunk.completion is not None:
-            stopped_by = chunk.completion.stopped_by
             self.usage.read_prompt(self._stream)
-        return Piece(chunk.index, parts, chunk.logprobs, reader.finish_reason, stopped_by)
+        return Piece(chunk.index, parts, chunk.logprobs, reader.finish_reason, stop_reason(chunk.completion))

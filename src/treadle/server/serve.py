@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from treadle.engine.async_llm import AsyncLLM
+from treadle.engine.open_engine import open_engine
 from treadle.errors import UsageError
 from treadle.server.app import create_app
 from treadle.server.hub import ModelHub
@@ -27,6 +27,7 @@ from treadle.server.settings import ServerSettings
 from treadle.server.state import ServerState
 
 if TYPE_CHECKING:
+    from treadle.engine.contract import AsyncEngine
     from treadle.engine.load import LoadOptions
 
 __all__ = ["serve", "uvicorn_options"]
@@ -68,8 +69,8 @@ async def _serve(
     load_options: LoadOptions,
     on_ready: Callable[[str], None] | None,
 ) -> None:
-    async def load(source: str) -> AsyncLLM:
-        return await AsyncLLM.load(source, **load_options)
+    async def load(source: str) -> AsyncEngine:
+        return await open_engine(source, **load_options)
 
     hub = ModelHub(sources, load, idle_unload=settings.idle_unload)
     await hub.load_default()  # a model that cannot be loaded ends the command, not the first request

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from treadle.engine.completion import Completion
     from treadle.engine.contract import AnswerStream
 
 __all__ = ["Usage"]
@@ -27,13 +26,6 @@ class Usage:
     def read_prompt(self, stream: AnswerStream) -> None:
         """Take over what the answers to the only prompt know of it."""
         self.prompt_tokens, self.cached_tokens = stream.prompt_tokens or 0, stream.cached_tokens
-
-    def add(self, completion: Completion, *, is_first: bool) -> None:
-        """Count a finished answer; ``is_first`` says that it is the first to its prompt."""
-        if is_first:
-            self.prompt_tokens += completion.prompt_tokens
-            self.cached_tokens += completion.cached_tokens
-        self.completion_tokens += completion.answer_tokens
 
     def as_json(self) -> dict[str, Any]:
         """Return the ``usage`` object."""

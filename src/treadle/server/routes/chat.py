@@ -121,10 +121,11 @@ class _Choice:
     calls: list[dict[str, Any]] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: str | None = None
+    stop_reason: str | None = None
 
     def add(self, piece: Piece) -> None:
         self.logprobs += piece.logprobs
-        self.finish_reason = piece.finish_reason
+        self.finish_reason, self.stop_reason = piece.finish_reason, piece.stop_reason
         for part in piece.parts:
             if isinstance(part, Content):
                 self.content.append(part.text)
@@ -149,6 +150,7 @@ class _Writer:
     def __init__(self, run: AnswerRun, body: ChatRequest) -> None:
         self._run = run
         self._has_logprobs = bool(body.logprobs)
+        self._counts = body.stream_options is not None and bool(body.stream_options.continuous_usage_stats)
         self.num_choices = body.n or 1
         self._num_calls = [0] * self.num_choices
         self.head = {
@@ -167,6 +169,7 @@ class _Writer:
                 "message": choice.message(),
                 "logprobs": self._logprobs(choice.logprobs),
                 "finish_reason": choice.finish_reason,
+                "stop_reason": choice.stop_reason,
             }
             for index, choice in enumerate(choices)
         ]
@@ -181,7 +184,7 @@ class _Writer:
         index, logprobs = piece.index, piece.logprobs
         events = []
         for part in piece.parts:
-            if isinstance(part, Content) and not logprobs:
+            if isinstance(part, Content) and not logprobs and not self._counts:
                 events.append(self._texts[index].event(part.text))
             else:
                 events.append(self.event(index, self._delta(index, part), logprobs))
@@ -189,7 +192,7 @@ class _Writer:
         if logprobs:
             events.append(self.event(index, {}, logprobs))
         if piece.finish_reason is not None:
-            events.append(self.event(index, {}, finish_reason=piece.finish_reason))
+            events.append(self.event(index, {}, end=piece))
         return b"".join(events)
 
     def event(
@@ -197,18 +200,23 @@ class _Writer:
         index: int,
         delta: dict[str, Any],
         logprobs: Sequence[TokenLogprob] = (),
-        finish_reason: str | None = None,
+        end: Piece | None = None,
     ) -> bytes:
-        """Return one event with one choice."""
-        return sse.event(self._content(index, delta, self._logprobs(logprobs) if logprobs else None, finish_reason))
+        """Return one event with one choice, which ``end`` ends."""
+        content = self._content(index, delta, self._logprobs(logprobs) if logprobs else None, end)
+        if self._counts:
+            content["usage"] = self._run.usage.as_json()
+        return sse.event(content)
 
     def _text_content(self, index: int, text: str) -> dict[str, Any]:
         return self._content(index, {"content": text}, None, None)
 
     def _content(
-        self, index: int, delta: dict[str, Any], logprobs: dict[str, Any] | None, finish_reason: str | None
+        self, index: int, delta: dict[str, Any], logprobs: dict[str, Any] | None, end: Piece | None
     ) -> dict[str, Any]:
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
+        choice: dict[str, Any] = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
+        if end is not None:
+            choice |= {"finish_reason": end.finish_reason, "stop_reason": end.stop_reason}
         return {**self.head, "choices": [choice]}
 
     def _delta(self, index: int, part: Part) -> dict[str, Any]:

@@ -18,15 +18,16 @@ from starlette.responses import Response
 
 from treadle.server import sse
 from treadle.server.body import body_schema, read_body
+from treadle.server.choice import stop_reason
 from treadle.server.disconnect import EventStream, unless_gone
 from treadle.server.errors import api_error, error_body
 from treadle.server.logprobs import completion_logprobs
-from treadle.server.schema.completions import CompletionRequest
+from treadle.server.schema.completions import CompletionRequest, StreamOptions
 from treadle.server.state import ServerState, state_of
 from treadle.server.usage import Usage
 
 if TYPE_CHECKING:
-    from treadle.engine.completion import CompletionChunk
+    from treadle.engine.completion import Completion, CompletionChunk, TokenLogprob
     from treadle.engine.contract import AnswerStream, AsyncEngine
     from treadle.server.hub import ServedModel
 
@@ -61,14 +62,17 @@ class _Run:
         self._streams: list[AnswerStream] = []
         self._prompts: list[str | list[int]] = []
         self._echoes: list[str] = []
+        self._chunks: AsyncIterator[tuple[int, CompletionChunk]] | None = None
+        self._first: tuple[int, CompletionChunk] | None = None
         self._offsets: dict[int, int] = {}
-        self._usage = Usage()
+        self._num_tokens: dict[int, int] = {}
+        self._options = body.stream_options or StreamOptions()
         self._model: ServedModel
         self._engine: AsyncEngine
         self._head: dict[str, Any] = {}
 
     async def start(self, state: ServerState) -> None:
-        """Queue every prompt."""
+        """Queue every prompt; wait for the first chunk of a stream, so that failures have a status of their own."""
         body = self._body
         self._model, self._engine = await self._stack.enter_async_context(state.hub.use(body.model))
         self._prompts = _prompts(body.prompt)
@@ -89,60 +93,59 @@ class _Run:
             "created": int(time.time()),
             "model": self._model.name,
         }
+        if body.stream:
+            self._chunks = _merge(self._streams)
+            self._first = await anext(self._chunks)
 
     async def collect(self) -> dict[str, Any]:
         """Return the whole response."""
-        choices = [await self._whole_choices(number) for number in range(len(self._streams))]
+        choices = [_Choice(index, echo) for index, echo in self._echo_of_each()]
+        async for index, chunk in self._all_chunks():
+            choices[index].add(chunk)
         await self.aclose()
-        return {**self._head, "choices": [each for group in choices for each in group], "usage": self._usage.as_json()}
+        has_logprobs = self._body.logprobs is not None
+        written = [choice.as_json(has_logprobs=has_logprobs) for choice in choices]
+        return {**self._head, "choices": written, "usage": self._usage()}
 
     async def events(self) -> AsyncIterator[bytes]:
         """Iterate over the response in events."""
         try:
             if self._body.echo:
-                for index in range(len(self._prompts) * self._num_each):
-                    yield self._event(index, self._echoes[index // self._num_each])
-            async for number, chunk in _merge(self._streams):
-                index = number * self._num_each + chunk.index
-                self._count(chunk)
+                for index, echo in self._echo_of_each():
+                    yield self._event(index, echo)
+            async for index, chunk in self._all_chunks():
                 if chunk.text or chunk.logprobs or chunk.finish_reason:
                     yield self._event(index, chunk.text, chunk)
         except Exception as error:  # the status is sent already
             yield sse.event(error_body(api_error(error)))
             return
-        if self._body.stream_options is not None and self._body.stream_options.include_usage:
-            yield sse.event({**self._head, "choices": [], "usage": self._usage.as_json()})
+        if self._options.include_usage:
+            yield sse.event({**self._head, "choices": [], "usage": self._usage()})
         yield sse.DONE
 
     async def aclose(self) -> None:
         """End what still runs and let the model go; may be called twice."""
+        self._chunks = None
         for stream in self._streams:
             await stream.aclose()
         await self._stack.aclose()
 
+    async def _all_chunks(self) -> AsyncIterator[tuple[int, CompletionChunk]]:
+        """Iterate over the chunks of all choices with the number of each."""
+        if self._chunks is None:
+            self._chunks = _merge(self._streams)
+        elif self._first is not None:
+            yield self._count(*self._first)
+        async for number, chunk in self._chunks:
+            yield self._count(number, chunk)
+
+    def _echo_of_each(self) -> list[tuple[int, str]]:
+        """Return the number of each choice with the prompt before it, if that is wanted."""
+        echoes = self._echoes or [""] * len(self._prompts)
+        return list(enumerate(echo for echo in echoes for _ in range(self._num_each)))
+
     async def _text(self, prompt: str | list[int]) -> str:
         return prompt if isinstance(prompt, str) else await self._engine.detokenize(prompt)
-
-    async def _whole_choices(self, number: int) -> list[dict[str, Any]]:
-        texts = [[self._echoes[number] if self._body.echo else ""] for _ in range(self._num_each)]
-        entries: list[list[Any]] = [[] for _ in range(self._num_each)]
-        reasons: list[str | None] = [None] * self._num_each
-        async for chunk in self._streams[number]:
-            self._count(chunk)
-            texts[chunk.index].append(chunk.text)
-            entries[chunk.index] += chunk.logprobs
-            reasons[chunk.index] = chunk.finish_reason
-        return [
-            {
-                "index": number * self._num_each + index,
-                "text": "".join(texts[index]),
-                "logprobs": None
-                if self._body.logprobs is None
-                else completion_logprobs(entries[index], len(texts[index][0])),
-                "finish_reason": reasons[index],
-            }
-            for index in range(self._num_each)
-        ]
 
     def _event(self, index: int, text: str, chunk: CompletionChunk | None = None) -> bytes:
         offset = self._offsets.get(index, 0)
@@ -150,13 +153,56 @@ class _Run:
         logprobs = None
         if chunk is not None and chunk.logprobs:
             logprobs = completion_logprobs(chunk.logprobs, offset)
-        reason = None if chunk is None else chunk.finish_reason
-        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
-        return sse.event({**self._head, "choices": [choice]})
+        choice = {
+            "index": index,
+            "text": text,
+            "logprobs": logprobs,
+            "finish_reason": None if chunk is None else chunk.finish_reason,
+            "stop_reason": None if chunk is None else stop_reason(chunk.completion),
+        }
+        event = {**self._head, "choices": [choice]}
+        return sse.event({**event, "usage": self._usage()} if self._options.continuous_usage_stats else event)
 
-    def _count(self, chunk: CompletionChunk) -> None:
-        if chunk.completion is not None:
-            self._usage.add(chunk.completion, is_first=chunk.index == 0)
+    def _count(self, number: int, chunk: CompletionChunk) -> tuple[int, CompletionChunk]:
+        """Return the number of the choice in place of that of the prompt."""
+        index = number * self._num_each + chunk.index
+        num_tokens = self._num_tokens.get(index, 0) + chunk.num_tokens
+        self._num_tokens[index] = num_tokens if chunk.completion is None else chunk.completion.answer_tokens
+        return index, chunk
+
+    def _usage(self) -> dict[str, Any]:
+        return Usage(
+            sum(stream.prompt_tokens or 0 for stream in self._streams),
+            sum(stream.cached_tokens for stream in self._streams),
+            sum(self._num_tokens.values()),
+        ).as_json()
+
+
+class _Choice:
+    """One choice of a response that is not streamed; its text begins with ``echo``."""
+
+    def __init__(self, index: int, echo: str) -> None:
+        self._index = index
+        self._offset = len(echo)
+        self._texts = [echo]
+        self._logprobs: list[TokenLogprob] = []
+        self._completion: Completion | None = None
+
+    def add(self, chunk: CompletionChunk) -> None:
+        """Take in what comes next."""
+        self._texts.append(chunk.text)
+        self._logprobs += chunk.logprobs
+        self._completion = chunk.completion
+
+    def as_json(self, *, has_logprobs: bool) -> dict[str, Any]:
+        """Return the choice as the API has it."""
+        return {
+            "index": self._index,
+            "text": "".join(self._texts),
+            "logprobs": completion_logprobs(self._logprobs, self._offset) if has_logprobs else None,
+            "finish_reason": None if self._completion is None else self._completion.finish_reason,
+            "stop_reason": stop_reason(self._completion),
+        }
 
 
 def _prompts(given: Any) -> list[str | list[int]]:

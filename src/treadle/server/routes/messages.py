@@ -177,7 +177,7 @@ class _Message:
             context = self._run.engine.context
             is_full = context is not None and usage.prompt_tokens + usage.completion_tokens >= context
             self._stop_reason = "model_context_window_exceeded" if is_full else "max_tokens"
-        elif isinstance(piece.stopped_by, str):
-            self._stop_reason, self._stop_sequence = "stop_sequence", piece.stopped_by
+        elif piece.stop_reason is not None:
+            self._stop_reason, self._stop_sequence = "stop_sequence", piece.stop_reason
         else:
             self._stop_reason = "end_turn"

@@ -16,9 +16,10 @@ _TokenIds = Annotated[list[int], Field(min_length=1)]
 
 
 class StreamOptions(Body):
-    """What a stream carries beside the answer."""
+    """What a stream carries beside the answer; ``continuous_usage_stats`` is vLLM's word for usage in every event."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
     include_obfuscation: bool | None = None
 
 
