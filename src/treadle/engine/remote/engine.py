@@ -6,24 +6,27 @@ Leaves to others: computing, and whatever the server does not do is refused with
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from treadle.config import Settings
 from treadle.engine.conversation import Conversation
+from treadle.engine.embedding import EmbeddingOptions
 from treadle.engine.remote.address import find_api_key, parse_address
 from treadle.engine.remote.answer import AnswerReader
+from treadle.engine.remote.embeddings import embed_inputs
 from treadle.engine.remote.http import RemoteHttp, RemoteLimits
 from treadle.engine.remote.request import chat_fields, write_request
 from treadle.engine.remote.retry import with_retries
 from treadle.engine.remote.server import RemoteServer, find_server
 from treadle.engine.remote.stream import RemoteStream
 from treadle.engine.sampling import SamplingParams
-from treadle.errors import RemoteError, UsageError
+from treadle.errors import DeadlineError, RemoteError, UsageError
 
 if TYPE_CHECKING:
     from treadle.engine.contract import Observe
+    from treadle.engine.embedding import Embedding, Pooling
     from treadle.engine.prompt import Prompt
     from treadle.engine.remote.address import RemoteAddress
     from treadle.engine.request import Priority
@@ -151,6 +154,38 @@ class RemoteEngine:
             deadline=None if timeout is None else asyncio.get_running_loop().time() + timeout,
             observe=self.observe,
         )
+
+    async def embed(
+        self,
+        inputs: Sequence[Prompt],
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool = True,
+        dimensions: int | None = None,
+        priority: Priority = "interactive",  # noqa: ARG002  servers have none for embeddings
+        timeout: float | None = None,
+        on_embedding: Callable[[Embedding], None] | None = None,
+    ) -> list[Embedding]:
+        """Return the vectors of a list of inputs, in its order, of the length 1; the server decides how they are made.
+
+        Raises:
+            UsageError: The server refuses an input, or ``pooling`` or ``normalize`` is set.
+            RemoteError: It failed.
+            DeadlineError: The time was up.
+        """
+        work = embed_inputs(
+            self._http,
+            f"{self._address.url}/embeddings",
+            {"model": self._server.model},
+            inputs,
+            EmbeddingOptions(pooling, normalize, dimensions),
+            max_retries=self._limits.max_retries,
+            on_embedding=on_embedding,
+        )
+        try:
+            return await asyncio.wait_for(work, timeout)
+        except asyncio.TimeoutError:
+            raise DeadlineError(f"the time of the request was up before {self.name} had embedded its inputs") from None
 
     def stats(self) -> None:
         """Return nothing: how a server is doing is its own to tell."""

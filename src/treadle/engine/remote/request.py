@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from treadle.engine.remote.server import RemoteServer, ServerKind
     from treadle.engine.request import Priority
 
-__all__ = ["chat_fields", "write_request"]
+__all__ = ["chat_fields", "text_prompt", "write_request"]
 
 _COMMON = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed")
 _EXTRA = ("top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos", "stop_token_ids")
@@ -54,7 +54,7 @@ def write_request(
         if params.form is not None:
             body |= _chat_form(server.kind, params.form)
         return "/chat/completions", body
-    body["prompt"] = _text_prompt(prompt)
+    body["prompt"] = text_prompt(prompt)
     if params.logprobs is not None:
         body["logprobs"] = params.logprobs
     if params.form is not None:
@@ -155,7 +155,8 @@ def _call(call: Any) -> Any:
     return {**call, "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}}
 
 
-def _text_prompt(prompt: Prompt) -> str | list[int]:
+def text_prompt(prompt: Prompt) -> str | list[int]:
+    """Return a prompt that is no conversation as the API takes it; raises UsageError for one that is encoded."""
     if isinstance(prompt, EncodedPrompt):
         raise UsageError("prompt: an engine elsewhere takes text, token ids or a conversation, not an EncodedPrompt")
     if isinstance(prompt, str):
