@@ -18,6 +18,7 @@ class LocalServer:
     url: str
     routes: dict[str, Answer] = field(default_factory=dict)
     requests: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
 
     def headers_of(self, path: str) -> list[dict[str, str]]:
         """The headers of every request for the path, in lower case."""
@@ -30,6 +31,10 @@ def local_server() -> Iterator[LocalServer]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            server.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.do_GET()
 
         def do_GET(self) -> None:
             server.requests.append((self.path, {name.lower(): value for name, value in self.headers.items()}))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import uvicorn
 
@@ -22,11 +24,18 @@ CONTEXT = 1024
 class RunningServer:
     """A server in a thread of its own; ``hub`` is for looking into it, not for touching it."""
 
-    def __init__(self, source: Path | str, settings: ServerSettings, *, context: int = CONTEXT) -> None:
+    def __init__(
+        self,
+        source: Path | str,
+        settings: ServerSettings,
+        *,
+        context: int = CONTEXT,
+        others: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         async def load(source: str) -> AsyncEngine:
             return await open_engine(source, context=context)
 
-        self.hub = ModelHub({MODEL: str(source)}, load, idle_unload=settings.idle_unload)
+        self.hub = ModelHub({MODEL: str(source), **others}, load, idle_unload=settings.idle_unload)
         app = create_app(self.hub, settings)
         config = uvicorn.Config(app, port=0, lifespan="on", **uvicorn_options(app.state.server))
         self._server = uvicorn.Server(config)

@@ -134,8 +134,8 @@ class _Choice:
         ``total_tokens`` is how many the answer has up to now, if the server counts as it goes.
         """
         delta = given.get("delta") or given.get("message") or {}
-        text = given.get("text") or delta.get("content") or ""
-        thought = delta.get("reasoning_content") or delta.get("reasoning") or ""
+        text = _text(given.get("text") or delta.get("content"))
+        thought = _text(delta.get("reasoning_content") or delta.get("reasoning"))
         calls = delta.get("tool_calls") or ()
         logprobs = _logprobs(given.get("logprobs"))
         if not (text or thought or calls or logprobs):
@@ -204,7 +204,7 @@ class _Calls:
             if index != self._index:
                 found += self.finish()
                 self._index = index
-            self._name = self._name or function.get("name") or ""
+            self._name = self._name or _text(function.get("name"))
             arguments = function.get("arguments") or ""
             self._arguments.append(arguments if isinstance(arguments, str) else json.dumps(arguments))
         return found
@@ -243,6 +243,12 @@ def _logprob(
 ) -> TokenLogprob:
     data = token.encode(errors="replace") if token_bytes is None else bytes(token_bytes)
     return TokenLogprob(None, token, data, float(logprob), tuple(top))
+
+
+def _text(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    raise TypeError(f"{str(value)[:40]} is no text")
 
 
 def _count(value: Any) -> int | None:
