@@ -30,7 +30,7 @@ def test_the_document_is_complete(http: httpx.Client) -> None:
     schemas = document["components"]["schemas"]
     for reference in references(document):
         assert reference.removeprefix("#/components/schemas/") in schemas
-    for path in (*GENERATING, "/v1/messages/count_tokens", "/tokenize", "/detokenize"):
+    for path in (*GENERATING, "/v1/embeddings", "/v1/messages/count_tokens", "/tokenize", "/detokenize"):
         content = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
         name = re.sub(".*/", "", content["schema"]["$ref"])
         assert schemas[name]["additionalProperties"] is False

@@ -56,12 +56,12 @@ def wait_until_idle(server: RunningServer, seconds: float = 30) -> None:
         threading.Event().wait(0.005)
 
 
-def leave(server: RunningServer, body: dict[str, object], after: float) -> None:
+def leave(server: RunningServer, body: dict[str, object], after: float, path: str = "/v1/completions") -> None:
     """Ask and close the connection after so many seconds."""
     data = json.dumps(body).encode()
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as connection:
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(data)}\r\n\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(data)}\r\n\r\n"
         connection.sendall(head.encode() + data)
         connection.settimeout(max(after, 0.001))
         deadline = time.monotonic() + after

@@ -72,6 +72,9 @@ def serve(
         int | None, _limit("--max-tokens-per-minute", help="Most tokens of prompts and answers for one API key.")
     ] = None,
     max_output_tokens: Annotated[int | None, _limit("--max-output-tokens", help="Most tokens of any answer.")] = None,
+    max_embedding_inputs: Annotated[
+        int, _limit("--max-embedding-inputs", help="Most texts of one request for embeddings.")
+    ] = 2048,
     max_body: Annotated[str, _limit("--max-body", help="Largest body of a request.")] = "8MiB",
     max_headers: Annotated[str, _limit("--max-headers", help="Largest request line and headers.")] = "64KiB",
     max_stored: Annotated[
@@ -158,6 +161,7 @@ def serve(
         max_stored_bytes=parse_bytes("--max-stored", max_stored),
         client_timeout=client_timeout,
         max_output_tokens=max_output_tokens,
+        max_embedding_inputs=max_embedding_inputs,
         request_timeout=request_timeout or None,
         idle_unload=idle_unload,
         metric_prefix=metric_prefix,

@@ -23,9 +23,20 @@ from treadle.server.machine_watch import MachineWatch
 from treadle.server.metrics import Metrics
 from treadle.server.record import RequestRecord
 from treadle.server.response_store import ResponseStore
-from treadle.server.routes import chat, completions, dashboard, messages, metrics, models, responses, tokenize
+from treadle.server.routes import (
+    chat,
+    completions,
+    dashboard,
+    embeddings,
+    messages,
+    metrics,
+    models,
+    responses,
+    tokenize,
+)
 from treadle.server.schema.chat import ChatRequest
 from treadle.server.schema.completions import CompletionRequest
+from treadle.server.schema.embeddings import EmbeddingsRequest
 from treadle.server.schema.messages import CountTokensRequest, MessagesRequest
 from treadle.server.schema.responses import ResponsesRequest
 from treadle.server.schema.tokenize import DetokenizeRequest, TokenizeRequest
@@ -35,12 +46,13 @@ from treadle.server.watch import AnswerWatch, Watch
 
 __all__ = ["create_app"]
 
-_ROUTES = (chat, completions, dashboard, messages, metrics, models, responses, tokenize)
+_ROUTES = (chat, completions, dashboard, embeddings, messages, metrics, models, responses, tokenize)
 _BODIES = (
     ChatRequest,
     CompletionRequest,
     CountTokensRequest,
     DetokenizeRequest,
+    EmbeddingsRequest,
     MessagesRequest,
     ResponsesRequest,
     TokenizeRequest,

@@ -15,7 +15,7 @@ from treadle.errors import UsageError
 __all__ = ["ServerSettings"]
 
 _COUNTS = (
-    *("max_body_bytes", "max_header_bytes", "max_queued", "max_output_tokens"),
+    *("max_body_bytes", "max_header_bytes", "max_queued", "max_output_tokens", "max_embedding_inputs"),
     *("max_concurrent_per_key", "max_tokens_per_minute_per_key"),
 )
 _SECONDS = ("request_timeout", "client_timeout", "drain_timeout", "idle_unload")
@@ -50,6 +50,7 @@ class ServerSettings:
     # the routes
     max_body_bytes: int = 8 << 20
     max_output_tokens: int | None = None
+    max_embedding_inputs: int = 2048
     request_timeout: float | None = 600.0
     # hub.py
     idle_unload: float | None = None
