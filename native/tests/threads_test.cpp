@@ -3,15 +3,18 @@
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "threads/attendance.h"
+#include "threads/core_proof.h"
 #include "treadle/thread_pool.h"
 
 namespace {
 
 using namespace std::chrono_literals;
 using treadle::Attendance;
+using treadle::CoreProof;
 using treadle::ThreadPool;
 using Clock = Attendance::Clock;
 
@@ -36,8 +39,9 @@ void test_late_worker_sits_out() {
     Attendance attendance(4);
     Clock::time_point now;
     EXPECT(!simulate(attendance, now, 10s, {0ms, 1ms, 0ms, 1ms}));
-    EXPECT(!simulate(attendance, now, 40ms, {0ms, 0ms, 6ms, 0ms}));
-    EXPECT(simulate(attendance, now, 10ms, {0ms, 0ms, 6ms, 0ms}) == 2);
+    EXPECT(!simulate(attendance, now, 50ms, {0ms, 0ms, 1ms, 0ms}));
+    EXPECT(!simulate(attendance, now, 10ms, {0ms, 0ms, 6ms, 0ms}));
+    EXPECT(simulate(attendance, now, 10ms, {0ms, 0ms, 6ms, 0ms}) == 2);  // 12 ms of a window of 50 are too many already
     EXPECT(simulate(attendance, now, 50ms, {4ms, 1ms, 0ms}) == 0);
 }
 
@@ -52,7 +56,7 @@ void test_trials_grow_rare() {
     Attendance attendance(2);
     Clock::time_point now;
     EXPECT(!simulate(attendance, now, 1s, {0ms, 0ms}));
-    for (const Clock::duration patience : {500ms, 1000ms, 2000ms, 2000ms}) {
+    for (const Clock::duration patience : {500ms, 1000ms, 1500ms, 1500ms}) {
         EXPECT(simulate(attendance, now, 50ms, {0ms, 6ms}) == 1);
         EXPECT(!attendance.is_time_for_trial(now + patience - 1ms));
         now += patience;
@@ -78,14 +82,32 @@ void run_once(ThreadPool& pool, Clock::duration lateness) {
     for (const int count : done) EXPECT(count == 1);
 }
 
-void test_pool_goes_on_without_a_late_worker_and_tries_it_again() {
-    ThreadPool pool({-1, -1, -1});
+bool is_free() {
+    CoreProof proof(-1);
+    while (!proof.is_done()) std::this_thread::yield();
+    return proof.found_free();
+}
+
+void test_pool_goes_on_without_a_late_worker_and_takes_it_back() {
+    ThreadPool pool({-1, -1});
+    Clock::time_point deadline = Clock::now() + 60s;
+    while (pool.num_present() == 2 && Clock::now() < deadline) run_once(pool, 3ms);
+    EXPECT(pool.num_present() == 1);
+    EXPECT(pool.num_threads() == 2);
+    deadline = Clock::now() + 20s;
+    while (pool.num_present() < 2 && Clock::now() < deadline) run_once(pool, 0ms);
+    if (pool.num_present() < 2) {
+        EXPECT(!is_free());  // or it would have come back
+        puts("threads_test: NOT tested that a worker comes back: other programs keep the CPUs busy");
+    }
+}
+
+void test_a_pool_may_end_while_it_looks_for_a_free_cpu() {
+    ThreadPool pool({-1, -1});
     const Clock::time_point deadline = Clock::now() + 60s;
-    while (pool.num_present() == 3 && Clock::now() < deadline) run_once(pool, 3ms);
-    EXPECT(pool.num_present() == 2);
-    EXPECT(pool.num_threads() == 3);
-    while (pool.num_present() < 3 && Clock::now() < deadline) run_once(pool, 0ms);
-    EXPECT(pool.num_present() == 3);
+    while (pool.num_present() == 2 && Clock::now() < deadline) run_once(pool, 3ms);
+    const Clock::time_point until = Clock::now() + 510ms;
+    while (Clock::now() < until) run_once(pool, 0ms);
 }
 
 void test_workers_can_be_replaced() {
@@ -105,7 +127,8 @@ int main() {
     test_late_worker_sits_out();
     test_the_last_worker_stays();
     test_trials_grow_rare();
-    test_pool_goes_on_without_a_late_worker_and_tries_it_again();
+    test_pool_goes_on_without_a_late_worker_and_takes_it_back();
+    test_a_pool_may_end_while_it_looks_for_a_free_cpu();
     test_workers_can_be_replaced();
     puts("threads_test: passed");
 }

@@ -9,9 +9,10 @@ using namespace std::chrono_literals;
 
 // Several time slices of the system, so that a window sees a disturbed worker both run and stand.
 constexpr Attendance::Clock::duration kWindow = 50ms;
-// A trial costs a window at worst. The first ones follow soon, because most disturbances pass.
+// Finding out costs nobody anything, a worker that comes back too early a window. Soon at first, because most
+// disturbances pass, and never late.
 constexpr Attendance::Clock::duration kShortestPatience = 500ms;
-constexpr Attendance::Clock::duration kLongestPatience = 2s;
+constexpr Attendance::Clock::duration kLongestPatience = 1500ms;
 // n workers that wait for one of them a share w of the time get 1 - w of their work done. n - 1 get (n - 1) / n done,
 // and more where memory is the limit, so somewhat below w = 1 / n they overtake. In parts of 1 / n:
 constexpr double kMostWaiting = 0.7;
@@ -27,10 +28,13 @@ std::optional<int> Attendance::after_run(Clock::time_point now, Clock::duration 
     waited_for_.resize(num_present);
     for (size_t worker = 0; worker < num_present; ++worker) waited_for_[worker] += waited_for[worker];
     window_ += run;
-    if (window_ < kWindow) return std::nullopt;
     const auto latest = std::max_element(waited_for_.begin(), waited_for_.end());
     const auto worker = static_cast<int>(latest - waited_for_.begin());
-    const bool sits_out = num_present > 1 && static_cast<double>(num_present) * *latest > kMostWaiting * window_;
+    // Beyond this the rest of the window would change nothing.
+    const double most = kMostWaiting * static_cast<double>(std::max(window_, kWindow).count());
+    const bool sits_out =
+        num_present > 1 && static_cast<double>(num_present) * static_cast<double>(latest->count()) > most;
+    if (window_ < kWindow && !sits_out) return std::nullopt;
     open_window();
     if (num_present == num_workers_) {
         trial_ = now + patience_;

@@ -1,18 +1,17 @@
 #include "treadle/thread_pool.h"
 
-#ifdef __linux__
-#include <pthread.h>
-#include <sched.h>
-#endif
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
+#include <algorithm>
 #include <chrono>
 #include <system_error>
 #include <utility>
 
 #include "attendance.h"
+#include "core_proof.h"
+#include "scoped_pin.h"
 #include "treadle/errors.h"
 
 namespace treadle {
@@ -49,35 +48,6 @@ Clock::duration wait_for_change(const std::atomic<uint32_t>& value, uint32_t old
     return Clock::now() - start;
 }
 
-#ifdef __linux__
-// Pins the calling thread while it lives. A CPU that is offline or outside the cpuset leaves the thread unpinned.
-class ScopedPin {
- public:
-    explicit ScopedPin(int cpu) {
-        if (cpu < 0 || cpu >= CPU_SETSIZE || sched_getaffinity(0, sizeof(before_), &before_) != 0) return;
-        cpu_set_t only;
-        CPU_ZERO(&only);
-        CPU_SET(cpu, &only);
-        pinned_ = sched_setaffinity(0, sizeof(only), &only) == 0;
-    }
-    ~ScopedPin() {
-        if (pinned_) sched_setaffinity(0, sizeof(before_), &before_);
-    }
-    ScopedPin(const ScopedPin&) = delete;
-    ScopedPin& operator=(const ScopedPin&) = delete;
-
- private:
-    cpu_set_t before_;
-    bool pinned_ = false;
-};
-#else
-// Pinning is not offered by this platform; the scheduler places the threads.
-class ScopedPin {
- public:
-    explicit ScopedPin(int) {}
-};
-#endif
-
 }  // namespace
 
 ThreadPool::ThreadPool(std::vector<int> cpus) { set_cpus(std::move(cpus)); }
@@ -87,6 +57,7 @@ ThreadPool::~ThreadPool() { stop_workers(); }
 void ThreadPool::set_cpus(std::vector<int> cpus) {
     if (cpus.empty()) throw UsageError("a thread pool needs at least one worker, got an empty CPU list");
     stop_workers();
+    proofs_.clear();
     cpus_ = std::move(cpus);
     records_ = std::make_unique<Record[]>(cpus_.size());
     attendance_ = std::make_unique<Attendance>(num_threads());
@@ -132,10 +103,8 @@ void ThreadPool::work(int worker, uint32_t seen_generation) {
 }
 
 void ThreadPool::run_erased(Erased body, void* context) {
+    if (num_present() < num_threads()) readmit(Clock::now());
     const Clock::time_point began = Clock::now();
-    if (num_present() < num_threads() && attendance_->is_time_for_trial(began)) {
-        start_workers(num_threads());  // as many as the system allows
-    }
     {
         const ScopedPin pin(cpus_[0]);
         note_lateness(0, Clock::now() - began);  // where another program runs, this thread has just waited its turn
@@ -150,6 +119,28 @@ void ThreadPool::run_erased(Erased body, void* context) {
     if (num_threads() > 1) review(began);
 }
 
+void ThreadPool::readmit(Clock::time_point now) {
+    const auto absent = cpus_.begin() + num_present();
+    if (proofs_.empty()) {
+        if (!attendance_->is_time_for_trial(now)) return;
+        try {
+            for (auto cpu = absent; cpu != cpus_.end(); ++cpu) proofs_.push_back(std::make_unique<CoreProof>(*cpu));
+        } catch (const std::system_error&) {  // as many as the system allows
+        }
+        return;
+    }
+    const auto is_done = [](const std::unique_ptr<CoreProof>& proof) { return proof->is_done(); };
+    if (!std::all_of(proofs_.begin(), proofs_.end(), is_done)) return;
+    auto next = absent;  // the free ones come first, for they come back
+    for (size_t i = 0; i < proofs_.size(); ++i) {
+        if (proofs_[i]->found_free()) std::iter_swap(next++, absent + static_cast<std::ptrdiff_t>(i));
+    }
+    proofs_.clear();
+    if (next == absent) return;
+    start_workers(static_cast<int>(next - cpus_.begin()));
+    attendance_->open_window();
+}
+
 void ThreadPool::review(Clock::time_point began) {
     const Clock::time_point now = Clock::now();
     waited_for_.clear();
@@ -160,6 +151,7 @@ void ThreadPool::review(Clock::time_point began) {
     if (const std::optional<int> absent = attendance_->after_run(now, now - began, waited_for_)) {
         const int last = num_present() - 1;  // whose place is given up
         stop_workers();
+        proofs_.clear();  // they are about others now
         std::swap(cpus_[static_cast<size_t>(*absent)], cpus_[static_cast<size_t>(last)]);
         start_workers(last);
     }

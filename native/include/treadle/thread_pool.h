@@ -16,6 +16,7 @@
 namespace treadle {
 
 class Attendance;
+class CoreProof;
 
 class ThreadPool {
  public:
@@ -75,12 +76,14 @@ class ThreadPool {
     void work(int worker, uint32_t seen_generation);
     bool start_workers(int num_present_then);
     void stop_workers();
+    void readmit(Clock::time_point now);
     void review(Clock::time_point began);
 
     std::vector<int> cpus_;             // of those who are present, then of those who sit out
     std::vector<std::thread> threads_;  // workers 1 .. num_present() - 1
     std::unique_ptr<Attendance> attendance_;
-    std::vector<Clock::duration> waited_for_;  // by worker, for attendance_
+    std::vector<Clock::duration> waited_for_;         // by worker, for attendance_
+    std::vector<std::unique_ptr<CoreProof>> proofs_;  // of those who sit out, whether their CPUs are free again
     Erased body_ = nullptr;
     void* context_ = nullptr;
     bool stopping_ = false;
