@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from treadle.hardware.topology import Topology
     from treadle.models.gguf import ModelFile
 
-__all__ = ["Choice", "ExecutionPlan", "MachineView", "plan_execution"]
+__all__ = ["Choice", "ExecutionPlan", "MachineView", "plan_execution", "plan_threads_of"]
 
 
 class Choice(NamedTuple):
@@ -133,11 +133,10 @@ def plan_execution(
         wanted=settings.numa or "auto",
         num_threads=max(settings.threads or 0, settings.prompt_threads or 0) or None,
     )
-    threads = _threads("threads", settings, machine, placement)
-    is_alike = settings.prompt_threads is None
+    threads, prompt_threads = plan_threads_of(settings, machine, placement)
     return ExecutionPlan(
         threads=threads,
-        prompt_threads=threads if is_alike else _threads("prompt_threads", settings, machine, placement),
+        prompt_threads=prompt_threads,
         placement=placement,
         memory=memory,
         huge_pages=settings.huge_pages is not False,
@@ -145,6 +144,14 @@ def plan_execution(
         locks_memory=settings.mlock,
         reasons=_reasons(settings, machine, threads),
     )
+
+
+def plan_threads_of(settings: Settings, machine: MachineView, placement: Placement) -> tuple[ThreadPlan, ThreadPlan]:
+    """Return the threads that compute answers and those that read prompts."""
+    threads = _threads("threads", settings, machine, placement)
+    if settings.prompt_threads is None:
+        return threads, threads
+    return threads, _threads("prompt_threads", settings, machine, placement)
 
 
 def _threads(name: str, settings: Settings, machine: MachineView, placement: Placement) -> ThreadPlan:

@@ -103,7 +103,8 @@ class ModelHost:
                 after_step()
             meter.end()
 
-        engine = Engine(self.scheduler, MeteredRunner(loaded.runner, meter))
+        self._watch = loaded.watch
+        engine = Engine(self.scheduler, MeteredRunner(loaded.watch or loaded.runner, meter))
         self.thread = EngineThread(engine, before_step=meter.begin, after_step=end_step)
         # Also runs when the object is dropped and at exit, where a thread inside native code would crash Python.
         self._end = weakref.finalize(self, _end, self.thread, loaded.block_store)
@@ -215,6 +216,7 @@ class ModelHost:
             store=None if self._store is None else self._store.stats(),
             steps=self._meter.stats(),
             resident_bytes=resident_memory_bytes(),
+            num_threads=self.report.thread_plan.num_threads if self._watch is None else self._watch.num_threads,
         )
 
     def close(self) -> None:

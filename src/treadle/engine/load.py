@@ -10,7 +10,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,13 +21,14 @@ from treadle.config import Settings
 from treadle.engine.batching import DEFAULT_SLOWDOWN, Batching
 from treadle.engine.choose import NATIVE, EngineChoice, choose_engine
 from treadle.engine.embedding import Pooling, default_pooling
-from treadle.engine.execution_plan import ExecutionPlan, MachineView, plan_execution
+from treadle.engine.execution_plan import ExecutionPlan, MachineView, plan_execution, plan_threads_of
 from treadle.engine.file_digest import FileStamp, stamp_files
 from treadle.engine.memory_plan import KV_BLOCK_TOKENS, MAX_NUM_REQUESTS, MemoryPlan
 from treadle.engine.open_runner import open_runner, suit_settings
 from treadle.engine.open_store import open_block_store
 from treadle.engine.runner import CORE_PATH, NativeRunner
 from treadle.engine.step_work import StepWork, work_of
+from treadle.engine.thread_watch import ThreadWatch
 from treadle.hardware.limits import cpu_quota
 from treadle.hardware.memory import memlock_limit_bytes, memory_budget, read_huge_pages, set_huge_pages
 from treadle.hardware.plan import ThreadPlan
@@ -116,6 +117,7 @@ class LoadedModel:
     report: LoadReport
     block_store: TieredStore | None = None
     shares_blocks: bool = True
+    watch: ThreadWatch | None = None
 
 
 def load_model(
@@ -170,7 +172,17 @@ def load_model(
         pooling=default_pooling(file.metadata, file.architecture),
     )
     shares_blocks = runner.block_memory is not None
-    return LoadedModel(tokenizer, template, runner, report, block_store, shares_blocks)
+    return LoadedModel(tokenizer, template, runner, report, block_store, shares_blocks, _watch(runner, settings, plan))
+
+
+def _watch(runner: ModelRunner, settings: Settings, plan: ExecutionPlan) -> ThreadWatch | None:
+    if not plan.adapts or not isinstance(runner, NativeRunner):
+        return None
+    return ThreadWatch(
+        runner,
+        (plan.threads, plan.prompt_threads),
+        replan=lambda cpus: plan_threads_of(settings, _view_machine(cpus), plan.placement),
+    )
 
 
 def plan_model(model: str | Path, **options: Unpack[PlanOptions]) -> ExecutionPlan:
@@ -186,9 +198,9 @@ def _read_settings(options: PlanOptions) -> Settings:
     return Settings.from_environment().override(**options)
 
 
-def _view_machine() -> MachineView:
+def _view_machine(affinity: Collection[int] = ()) -> MachineView:
     """Return what of this machine a plan depends on, as it is now."""
-    return MachineView(read_topology(), cpu_quota(Path("/")), memory_budget(), read_huge_pages())
+    return MachineView(read_topology(affinity=affinity), cpu_quota(Path("/")), memory_budget(), read_huge_pages())
 
 
 def _stamp(file: ModelFile) -> FileStamp | None:

@@ -55,13 +55,15 @@ class EngineStats:
     """One look at an engine.
 
     ``store`` is about KV blocks kept in RAM or on disk beyond the pool, None if none are. ``resident_bytes`` is the
-    memory of the whole process, 0 where the system does not tell.
+    memory of the whole process, 0 where the system does not tell. ``num_threads`` computed the latest step: fewer than
+    planned while others need their CPUs.
     """
 
     scheduler: SchedulerCounters
     store: StoreStats | None
     steps: StepStats
     resident_bytes: int
+    num_threads: int = 0
 
     @property
     def num_prompt_tokens(self) -> int:

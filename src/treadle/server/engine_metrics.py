@@ -73,7 +73,7 @@ def _common_figures(prefix: str) -> tuple[_Figure, ...]:
 
 
 _OWN_FIGURES = (
-    _Figure(GaugeMetricFamily, "treadle:threads", "Threads that compute.", lambda _, r: r.thread_plan.num_threads),
+    _Figure(GaugeMetricFamily, "treadle:threads", "Threads that compute at present.", lambda s, _: s.num_threads),
     _Figure(GaugeMetricFamily, "treadle:weight_bytes", "Memory of the weights.", lambda _, r: r.weight_bytes),
     _Figure(
         GaugeMetricFamily,
