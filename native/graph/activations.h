@@ -37,17 +37,27 @@ inline ActTile skip_columns(const ActTile& tile, int64_t columns) {
 
 class Activations {
  public:
-    // Room for max_tokens tokens of max_columns columns in every format; pages are only taken for formats that are
-    // used.
-    void carve(Carver& carver, int64_t max_tokens, int64_t max_columns) {
-        const auto tokens = static_cast<size_t>(max_tokens);
-        const auto columns = static_cast<size_t>(max_columns);
-        x_ = carver.take<float>(tokens * columns);
-        q_ = carver.take<int8_t>(tokens * columns);
-        scale_ = carver.take<float>(tokens * columns / 32 + 1);
-        sum_ = carver.take<int32_t>(tokens * columns / 32 + 1);
-        scaled_sum_ = carver.take<float>(tokens * columns / 32 + 1);
-        zero16_ = carver.take<int32_t>(tokens * columns / 16 + 1);
+    // Room for so many values, columns of all tokens, in every format; pages are only taken for formats that are used.
+    void carve(Carver& carver, int64_t max_values) {
+        const auto values = static_cast<size_t>(max_values);
+        x_ = carver.take<float>(values);
+        q_ = carver.take<int8_t>(values);
+        scale_ = carver.take<float>(values / 32 + 1);
+        sum_ = carver.take<int32_t>(values / 32 + 1);
+        scaled_sum_ = carver.take<float>(values / 32 + 1);
+        zero16_ = carver.take<int32_t>(values / 16 + 1);
+    }
+
+    // What follows the first so many values (a multiple of 32, but any for kActF32).
+    Activations after(int64_t values) const {
+        Activations rest = *this;
+        rest.x_ += values;
+        rest.q_ += values;
+        rest.scale_ += values / 32;
+        rest.sum_ += values / 32;
+        rest.scaled_sum_ += values / 32;
+        rest.zero16_ += values / 16;
+        return rest;
     }
 
     ActTile tile(const TilePlan& plan, int64_t index, int64_t columns) const {

@@ -41,7 +41,7 @@ void Attention::carve(Carver& carver, int max_workers) {
     const TilePlan tiles(kMaxAttendRows);
     for (size_t worker = 0; worker < workers; ++worker) {
         Activations rounded;
-        rounded.carve(carver, kMaxAttendRows, head_dim);
+        rounded.carve(carver, int64_t{kMaxAttendRows} * head_dim);
         for (int64_t t = 0; t < kQueryTiles; ++t) worker_tiles_.push_back(rounded.tile(tiles, t, head_dim));
     }
 }

@@ -42,10 +42,6 @@ FileConfig read_config(const GgufFile& file) {
     const Family& family = family_of(reader);
     ModelConfig config;
     config.architecture = reader.architecture();
-    if (reader.integer_or("expert_count", 0, 0, 1u << 20) != 0) {
-        refuse_unsupported(
-            file, "mixture-of-experts models of architecture " + config.architecture + " do not run on this core");
-    }
     config.num_layers = reader.integer("block_count", 1, 512);
     config.hidden_size = reader.integer("embedding_length", 1, 1u << 17);
     config.feed_forward_size = reader.integer("feed_forward_length", 1, 1u << 20);
@@ -63,6 +59,10 @@ FileConfig read_config(const GgufFile& file) {
     config.ropes.push_back(read_rope(reader, config, rotary_dims));
     config.layers.resize(static_cast<size_t>(config.num_layers));
     family.read(reader, config);
+    if (reader.integer_or("expert_count", 0, 0, 1u << 20) != config.experts.count) {
+        refuse_unsupported(
+            file, "mixture-of-experts models of architecture " + config.architecture + " do not run on this core");
+    }
     return {&family, std::move(config)};
 }
 

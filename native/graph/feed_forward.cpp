@@ -1,43 +1,58 @@
-// The feed-forward half of a layer.
+// The feed-forward half of a dense layer, and the products of gate and up that experts share with it.
 #include <cstring>
 
 #include "products.h"
 
 namespace treadle {
 
+void Runtime::Impl::activate(float* gate, float* up, int64_t num_values) const {
+    const KernelTable& kernels = model_->kernels();
+    const bool is_silu = model_->config().activation == Activation::kSilu;
+    (is_silu ? kernels.silu_mul : kernels.gelu_mul)(gate, up, num_values, gate);
+}
+
+void Runtime::Impl::gate_up_panels(const FeedForward& weights, int64_t low, int64_t high, const TilePlan& tiles,
+                                   const Activations& inputs, float* out) const {
+    const int64_t columns = weights.gate.columns, num_outputs = weights.gate.rows;
+    const MatmulFn multiply_gate = model_->kernels().matmul[weights.gate.format];
+    const MatmulFn multiply_up = model_->kernels().matmul[weights.up.format];
+    alignas(64) float gate[kMaxTile * kPanelRows];
+    alignas(64) float up[kMaxTile * kPanelRows];
+    request_start(weights.gate.panel(low));
+    request_start(weights.up.panel(low));
+    for (int64_t t = 0; t < tiles.num_tiles; ++t) {
+        const ActTile tile = inputs.tile(tiles, t, columns);
+        for (int64_t p = low; p < high; ++p) {
+            multiply_gate(weights.gate.panel(p), columns, &tile, gate);
+            multiply_up(weights.up.panel(p), columns, &tile, up);
+            const int64_t rows = std::min<int64_t>(kPanelRows, num_outputs - p * kPanelRows);
+            if (weights.gate_bias) add_bias(weights.gate_bias + p * kPanelRows, rows, tile.num_tokens, gate);
+            if (weights.up_bias) add_bias(weights.up_bias + p * kPanelRows, rows, tile.num_tokens, up);
+            activate(gate, up, tile.num_tokens * kPanelRows);
+            for (int32_t i = 0; i < tile.num_tokens; ++i) {
+                std::memcpy(out + (tiles.start(t) + i) * num_outputs + p * kPanelRows, gate + i * kPanelRows,
+                            static_cast<size_t>(rows) * sizeof(float));
+            }
+        }
+    }
+}
+
 void Runtime::Impl::feed_forward_block(int worker, const LayerWeights& layer) {
-    const int64_t columns = layer.gate.columns;
-    quantise(worker, num_rows_, columns, {&layer.gate, &layer.up},
+    const FeedForward& weights = layer.feed_forward;
+    const int64_t columns = weights.gate.columns;
+    quantise(worker, num_rows_, columns, {&weights.gate, &weights.up},
              [&](int64_t row) { return normalised(worker, residual_ + row * columns, layer.feed_forward_norm); });
     const TilePlan tiles(num_rows_);
     const Activations& inputs = activations(worker, num_rows_);
-    const KernelTable& kernels = model_->kernels();
-    const auto activate = model_->config().activation == Activation::kSilu ? kernels.silu_mul : kernels.gelu_mul;
-    alignas(64) float gate[kMaxTile * kPanelRows];
-    alignas(64) float up[kMaxTile * kPanelRows];
+    const int64_t num_panels = weights.gate.num_panels();
     // Gate and up panels of the same rows go together, so their product never leaves the worker.
-    pool_.share(worker, layer.gate.num_panels(), panel_chunk(layer.gate.num_panels()), [&](int64_t begin, int64_t end) {
-        request_start(layer.gate.panel(begin));
-        request_start(layer.up.panel(begin));
-        for (int64_t t = 0; t < tiles.num_tiles; ++t) {
-            const ActTile tile = inputs.tile(tiles, t, columns);
-            for (int64_t p = begin; p < end; ++p) {
-                kernels.matmul[layer.gate.format](layer.gate.panel(p), columns, &tile, gate);
-                kernels.matmul[layer.up.format](layer.up.panel(p), columns, &tile, up);
-                activate(gate, up, tile.num_tokens * kPanelRows, gate);
-                const int64_t rows = std::min<int64_t>(kPanelRows, layer.gate.rows - p * kPanelRows);
-                for (int32_t i = 0; i < tile.num_tokens; ++i) {
-                    float* target = gated_ + (tiles.start(t) + i) * layer.gate.rows + p * kPanelRows;
-                    std::memcpy(target, gate + i * kPanelRows, static_cast<size_t>(rows) * sizeof(float));
-                }
-            }
-        }
-    });
-    timers_.lap(worker, Operator::kGateUp, [&] { return product_work({&layer.gate, &layer.up}, num_rows_); });
-    quantise(worker, num_rows_, layer.gate.rows, {&layer.down},
-             [&](int64_t row) { return gated_ + row * layer.gate.rows; });
-    multiply_into_residual(worker, layer.down, nullptr, layer.post_feed_forward_norm);
-    timers_.lap(worker, Operator::kDown, [&] { return product_work({&layer.down}, num_rows_); });
+    pool_.share(worker, num_panels, panel_chunk(num_panels),
+                [&](int64_t begin, int64_t end) { gate_up_panels(weights, begin, end, tiles, inputs, gated_); });
+    timers_.lap(worker, Operator::kGateUp, [&] { return product_work({&weights.gate, &weights.up}, num_rows_); });
+    quantise(worker, num_rows_, weights.gate.rows, {&weights.down},
+             [&](int64_t row) { return gated_ + row * weights.gate.rows; });
+    multiply_into_residual(worker, weights.down, nullptr, layer.post_feed_forward_norm);
+    timers_.lap(worker, Operator::kDown, [&] { return product_work({&weights.down}, num_rows_); });
 }
 
 }  // namespace treadle

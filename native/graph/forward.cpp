@@ -112,7 +112,11 @@ void Runtime::Impl::forward(int worker) {
         timers_.lap(worker, Operator::kAttention, [&] { return attention_.work(index); });
         if (index == last) keep_rows(worker);
         attention_output(worker, layer);
-        feed_forward_block(worker, layer);
+        if (layer.mixture.experts.empty()) {
+            feed_forward_block(worker, layer);
+        } else {
+            experts_block(worker, layer);
+        }
     }
     if (input_.num_state_sums > 0) add_states(worker);
     logits_and_samples(worker);

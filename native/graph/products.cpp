@@ -39,6 +39,17 @@ void Runtime::Impl::add_normalised(int worker, const float* norm) {
     });
 }
 
+void Runtime::Impl::quantise_row(const ActTile& tile, int32_t token, const float* values, int64_t num_columns,
+                                 std::initializer_list<const Matrix*> consumers) const {
+    bool done[kNumActFormats] = {};  // consumers mostly agree
+    for (const Matrix* matrix : consumers) {
+        const ActFormat format = act_format_of(matrix->format);
+        if (done[format]) continue;
+        done[format] = true;
+        model_->kernels().quantize[format](values, num_columns, token, &tile);
+    }
+}
+
 const Activations& Runtime::Impl::activations(int worker, int64_t num_rows) const {
     return num_rows <= kRepeatedTokens ? worker_activations_[static_cast<size_t>(worker)] : shared_activations_;
 }

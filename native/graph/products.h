@@ -18,6 +18,30 @@ inline void request_start(const uint8_t* panel) {
 // A part of a tile of this many columns stays in the nearest cache while token after token is written into it.
 constexpr int64_t kQuantiseColumns = 2048;
 
+// out[token][16] += bias[16], for the rows there are.
+inline void add_bias(const float* bias, int64_t num_rows, int64_t num_tokens, float* out) {
+    for (int64_t t = 0; t < num_tokens; ++t) {
+        for (int64_t r = 0; r < num_rows; ++r) out[t * kPanelRows + r] += bias[r];
+    }
+}
+
+template <typename Emit>
+void Runtime::Impl::multiply_panels(const Matrix& matrix, int64_t low, int64_t high, const TilePlan& tiles,
+                                    const Activations& inputs, Emit&& emit) const {
+    alignas(64) float out[kMaxTile * kPanelRows];
+    const MatmulFn kernel = model_->kernels().matmul[matrix.format];
+    request_start(matrix.panel(low));
+    // Tile outside, panel inside: a tile is read once into the nearest cache, a few panels stay in the next one.
+    for (int64_t t = 0; t < tiles.num_tiles; ++t) {
+        const ActTile tile = inputs.tile(tiles, t, matrix.columns);
+        for (int64_t p = low; p < high; ++p) {
+            kernel(matrix.panel(p), matrix.columns, &tile, out);
+            const int64_t rows = std::min<int64_t>(kPanelRows, matrix.rows - p * kPanelRows);
+            emit(matrix, p * kPanelRows, rows, tiles.start(t), tile.num_tokens, out);
+        }
+    }
+}
+
 template <typename Emit>
 void Runtime::Impl::multiply(int worker, std::initializer_list<const Matrix*> matrices, int64_t num_tokens,
                              Emit&& emit) {
@@ -25,26 +49,13 @@ void Runtime::Impl::multiply(int worker, std::initializer_list<const Matrix*> ma
     const Activations& inputs = activations(worker, num_tokens);
     int64_t num_panels = 0;
     for (const Matrix* matrix : matrices) num_panels += matrix->num_panels();
-    alignas(64) float out[kMaxTile * kPanelRows];
     pool_.share(worker, num_panels, panel_chunk(num_panels), [&](int64_t begin, int64_t end) {
         int64_t first_panel = 0;  // of the matrix, in the common numbering
         for (const Matrix* matrix : matrices) {
             const int64_t low = std::max<int64_t>(begin - first_panel, 0);
             const int64_t high = std::min(end - first_panel, matrix->num_panels());
             first_panel += matrix->num_panels();
-            if (low >= high) continue;
-            const MatmulFn kernel = model_->kernels().matmul[matrix->format];
-            request_start(matrix->panel(low));
-            // Tile outside, panel inside: a tile is read once into the nearest cache, a few panels stay in the next
-            // one.
-            for (int64_t t = 0; t < tiles.num_tiles; ++t) {
-                const ActTile tile = inputs.tile(tiles, t, matrix->columns);
-                for (int64_t p = low; p < high; ++p) {
-                    kernel(matrix->panel(p), matrix->columns, &tile, out);
-                    const int64_t rows = std::min<int64_t>(kPanelRows, matrix->rows - p * kPanelRows);
-                    emit(*matrix, p * kPanelRows, rows, tiles.start(t), tile.num_tokens, out);
-                }
-            }
+            if (low < high) multiply_panels(*matrix, low, high, tiles, inputs, emit);
         }
     });
 }
@@ -55,17 +66,10 @@ void Runtime::Impl::quantise(int worker, int64_t num_rows, int64_t columns,
     const TilePlan tiles(num_rows);
     const Activations& target = activations(worker, num_rows);
     const auto quantise_one = [&](int64_t index, int64_t first_column, int64_t end_column) {
-        const float* values = row(index) + first_column;
-        const int64_t tile_index = tiles.tile_of(index);
-        const auto token = static_cast<int32_t>(index - tiles.start(tile_index));
-        bool done[kNumActFormats] = {};  // by ActFormat: consumers mostly agree
-        for (const Matrix* matrix : consumers) {
-            const ActFormat format = act_format_of(matrix->format);
-            if (done[format]) continue;
-            done[format] = true;
-            const ActTile tile = skip_columns(target.tile(tiles, tile_index, columns), first_column);
-            model_->kernels().quantize[format](values, end_column - first_column, token, &tile);
-        }
+        const int64_t tile = tiles.tile_of(index);
+        const auto token = static_cast<int32_t>(index - tiles.start(tile));
+        quantise_row(skip_columns(target.tile(tiles, tile, columns), first_column), token, row(index) + first_column,
+                     end_column - first_column, consumers);
     };
     if (num_rows <= kRepeatedTokens) {
         for (int64_t index = 0; index < num_rows; ++index) quantise_one(index, 0, columns);

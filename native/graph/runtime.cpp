@@ -29,7 +29,8 @@ Runtime::Impl::Impl(std::shared_ptr<const Model> model, std::vector<int> cpus, i
       kv_(model_->config(), kv_type, num_blocks),
       max_batch_tokens_(max_batch_tokens),
       max_logit_rows_(std::min(max_batch_tokens, kMaxLogitRows)),
-      attention_(*model_, kv_) {
+      attention_(*model_, kv_),
+      dispatch_(model_->config(), max_batch_tokens) {
     positions_.reserve(static_cast<size_t>(max_batch_tokens));
     sequences_.reserve(static_cast<size_t>(max_batch_tokens));
     summed_rows_.reserve(static_cast<size_t>(max_batch_tokens));
@@ -42,12 +43,16 @@ void Runtime::Impl::carve_scratch() {
     const ModelConfig& config = model_->config();
     const auto tokens = static_cast<size_t>(max_batch_tokens_);
     const auto workers = static_cast<size_t>(pool_.num_threads());
-    const int64_t widest = std::max({config.hidden_size, config.query_size(), config.feed_forward_size});
+    const int64_t widest = std::max({config.hidden_size, config.query_size(), config.feed_forward_size,
+                                     config.experts.feed_forward_size, config.experts.shared_feed_forward_size});
+    const int64_t max_pairs = dispatch_.max_pairs();
+    const int64_t max_values =
+        std::max({max_batch_tokens_ * widest, max_pairs * config.hidden_size, dispatch_.max_gated()});
     const auto carve = [&](uint8_t* base) {
         Carver carver(base);
-        shared_activations_.carve(carver, max_batch_tokens_, widest);
+        shared_activations_.carve(carver, max_values);
         worker_activations_.resize(workers);
-        for (Activations& own : worker_activations_) own.carve(carver, kRepeatedTokens, widest);
+        for (Activations& own : worker_activations_) own.carve(carver, kRepeatedTokens * widest);
         attention_.carve(carver, pool_.num_threads());
         residual_ = carver.take<float>(tokens * config.hidden_size);
         query_ = carver.take<float>(tokens * config.query_size());
@@ -55,7 +60,8 @@ void Runtime::Impl::carve_scratch() {
         value_ = carver.take<float>(tokens * config.kv_size());
         attended_ = carver.take<float>(tokens * config.query_size());
         branch_ = carver.take<float>(model_->has_post_norms() ? tokens * config.hidden_size : 0);
-        gated_ = carver.take<float>(tokens * config.feed_forward_size);
+        gated_ = carver.take<float>(std::max(tokens * config.feed_forward_size, size_t(dispatch_.max_gated())));
+        expert_out_ = carver.take<float>(static_cast<size_t>(max_pairs * config.hidden_size));
         cos_ = carver.take<float>(tokens * config.rope_pairs());
         sin_ = carver.take<float>(tokens * config.rope_pairs());
         logits_ = carver.take<float>(static_cast<size_t>(max_logit_rows_) * config.vocab_size);

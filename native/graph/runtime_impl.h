@@ -7,6 +7,7 @@
 
 #include "activations.h"
 #include "attention.h"
+#include "expert_dispatch.h"
 #include "step_timers.h"
 #include "treadle/runtime.h"
 
@@ -44,6 +45,7 @@ class Runtime::Impl {
     void keep_rows(int worker);
     void attention_output(int worker, const LayerWeights& layer);
     void feed_forward_block(int worker, const LayerWeights& layer);
+    void experts_block(int worker, const LayerWeights& layer);
     void add_states(int worker);
     void logits_and_samples(int worker);
 
@@ -52,6 +54,9 @@ class Runtime::Impl {
     template <typename Row>
     void quantise(int worker, int64_t num_rows, int64_t columns, std::initializer_list<const Matrix*> consumers,
                   Row&& row);
+    // Writes a row of so many columns into its place in a tile, in every format that the consumers want.
+    void quantise_row(const ActTile& tile, int32_t token, const float* values, int64_t num_columns,
+                      std::initializer_list<const Matrix*> consumers) const;
     const float* normalised(int worker, const float* row, const float* norm);
     const Activations& activations(int worker, int64_t num_rows) const;
     const float* kept(int64_t row) const;
@@ -65,10 +70,29 @@ class Runtime::Impl {
     // first_token, num_tokens, out) receives out[token * 16 + row] of each panel and tile.
     template <typename Emit>
     void multiply(int worker, std::initializer_list<const Matrix*> matrices, int64_t num_tokens, Emit&& emit);
+    template <typename Emit>
+    void multiply_panels(const Matrix& matrix, int64_t low, int64_t high, const TilePlan& tiles,
+                         const Activations& inputs, Emit&& emit) const;
     // residual += norm(matrix * activations + bias)
     void multiply_into_residual(int worker, const Matrix& matrix, const float* bias, const float* norm);
     void add_normalised(int worker, const float* norm);
     int64_t panel_chunk(int64_t num_panels) const;
+
+    // Panels low .. high - 1 of gate and up for all tiles; the activated products go to out[token][rows].
+    void gate_up_panels(const FeedForward& weights, int64_t low, int64_t high, const TilePlan& tiles,
+                        const Activations& inputs, float* out) const;
+    void activate(float* gate, float* up, int64_t num_values) const;
+
+    // A mixture of experts: who goes where, products of pairs (see ExpertDispatch), and their sums.
+    void route(int worker, const LayerWeights& layer);
+    void choose_experts(int worker, const LayerWeights& layer, int64_t row);
+    template <typename Each>
+    void each_expert_tile(int worker, Each&& each);
+    void quantise_pairs(int worker, const LayerWeights& layer);
+    void quantise_gated_pairs(int worker, const Mixture& mixture);
+    void multiply_gate_up(int worker, const Mixture& mixture);
+    void multiply_down(int worker, const Mixture& mixture);
+    void add_experts(int worker);
 
     std::shared_ptr<const Model> model_;
     ThreadPool pool_;
@@ -91,13 +115,15 @@ class Runtime::Impl {
     Activations shared_activations_;
     std::vector<Activations> worker_activations_;
     Attention attention_;
+    ExpertDispatch dispatch_;
     float* residual_ = nullptr;      // [tokens][hidden_size]
     float* query_ = nullptr;         // [tokens][query_size]
     float* key_ = nullptr;           // [tokens][kv_size]
     float* value_ = nullptr;         // [tokens][kv_size]
     float* attended_ = nullptr;      // [tokens][query_size]
     float* branch_ = nullptr;        // [tokens][hidden_size], what a norm sees before it is added; null without one
-    float* gated_ = nullptr;         // [tokens][feed_forward_size]
+    float* gated_ = nullptr;         // [tokens][feed_forward_size], or as ExpertDispatch::Active::first_gated says
+    float* expert_out_ = nullptr;    // [pairs][hidden_size]
     float* cos_ = nullptr;           // [tokens][pairs of all rope tables]
     float* sin_ = nullptr;           // the same
     float* logits_ = nullptr;        // [max_logit_rows][vocab_size]

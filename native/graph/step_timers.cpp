@@ -4,8 +4,9 @@ namespace treadle {
 namespace {
 
 constexpr const char* kNames[] = {
-    "start",   "embed", "norm_quantise", "qkv",        "rotate_store", "attention", "attention_output",
-    "gate_up", "down",  "keep_rows",     "add_states", "logits",       "sample"};
+    "start", "embed",   "norm_quantise", "qkv",         "rotate_store", "attention",  "attention_output",
+    "route", "gate_up", "down",          "add_experts", "keep_rows",    "add_states", "logits",
+    "sample"};
 static_assert(std::size(kNames) == static_cast<size_t>(Operator::kCount));
 
 double seconds(std::chrono::steady_clock::duration duration) { return std::chrono::duration<double>(duration).count(); }

@@ -23,8 +23,10 @@ enum class Operator : uint8_t {
     kRotateStore,
     kAttention,
     kAttentionOutput,
+    kRoute,  // tokens to experts
     kGateUp,
     kDown,
+    kAddExperts,
     kKeepRows,
     kAddStates,
     kLogits,

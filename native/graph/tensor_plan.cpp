@@ -52,6 +52,21 @@ size_t TensorPlan::reserve(size_t num_bytes) {
 void TensorPlan::matrix(const std::string& name, int64_t rows, int64_t columns, Matrix& target) {
     const GgufTensor& tensor = require(name);
     expect_shape(tensor, {static_cast<uint64_t>(columns), static_cast<uint64_t>(rows)});
+    place(tensor, 0, rows, columns, target);
+}
+
+void TensorPlan::stacked_matrices(const std::string& name, int64_t rows, int64_t columns,
+                                  std::span<Matrix* const> targets) {
+    const GgufTensor& tensor = require(name);
+    expect_shape(tensor, {static_cast<uint64_t>(columns), static_cast<uint64_t>(rows), targets.size()});
+    uint64_t file_offset = 0;
+    for (Matrix* target : targets) {
+        place(tensor, file_offset, rows, columns, *target);
+        file_offset += static_cast<uint64_t>(rows * row_bytes(*target));
+    }
+}
+
+void TensorPlan::place(const GgufTensor& tensor, uint64_t file_offset, int64_t rows, int64_t columns, Matrix& target) {
     const int64_t block = block_columns(tensor.format);
     if (block == 0 || columns % block != 0) {
         refuse_unsupported(file_, "tensor " + quoted(tensor.name) + " has type " + format_name(tensor) + " and " +
@@ -61,7 +76,7 @@ void TensorPlan::matrix(const std::string& name, int64_t rows, int64_t columns, 
     matrices_.emplace_back(&target, reserve(target.num_bytes()));
     const int64_t step = std::max<int64_t>(1, kPieceBytes / (kPanelRows * row_bytes(target)));
     for (int64_t first = 0; first < target.num_panels(); first += step) {
-        pieces_.push_back({&tensor, &target, first, std::min(step, target.num_panels() - first), 0});
+        pieces_.push_back({&tensor, &target, first, std::min(step, target.num_panels() - first), file_offset});
     }
     total_file_bytes_ += static_cast<uint64_t>(rows * row_bytes(target));
 }
@@ -69,10 +84,21 @@ void TensorPlan::matrix(const std::string& name, int64_t rows, int64_t columns, 
 void TensorPlan::vector(const std::string& name, int64_t count, const float** target) {
     const GgufTensor& tensor = require(name);
     expect_shape(tensor, {static_cast<uint64_t>(count)});
+    place(tensor, 0, count, target);
+}
+
+void TensorPlan::stacked_vectors(const std::string& name, int64_t count, std::span<const float** const> targets) {
+    const GgufTensor& tensor = require(name);
+    expect_shape(tensor, {static_cast<uint64_t>(count), targets.size()});
+    for (size_t i = 0; i < targets.size(); ++i) place(tensor, static_cast<int64_t>(i) * count, count, targets[i]);
+}
+
+void TensorPlan::place(const GgufTensor& tensor, int64_t first, int64_t count, const float** target) {
     if (tensor.format != kF32 && tensor.format != kF16 && tensor.format != kBF16) {
-        refuse(file_, "tensor " + name + " has type " + format_name(tensor) + ", expected F32, F16 or BF16");
+        refuse(file_,
+               "tensor " + quoted(tensor.name) + " has type " + format_name(tensor) + ", expected F32, F16 or BF16");
     }
-    vectors_.push_back({&tensor, target, reserve(static_cast<size_t>(count) * sizeof(float))});
+    vectors_.push_back({&tensor, target, reserve(static_cast<size_t>(count) * sizeof(float)), first, count});
 }
 
 void TensorPlan::optional_vector(const std::string& name, int64_t count, const float** target) {

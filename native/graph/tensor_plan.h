@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@ class TensorPlan {
         const GgufTensor* tensor;
         const float** target;
         size_t offset;
+        int64_t first, count;  // of the tensor's values
     };
     // Panels of one matrix that one worker reads at once.
     struct Piece {
@@ -33,6 +35,9 @@ class TensorPlan {
     // Targets must stay where they are until the loader has filled them. All throw ModelFileError naming the tensor.
     void matrix(const std::string& name, int64_t rows, int64_t columns, Matrix& target);
     void vector(const std::string& name, int64_t count, const float** target);
+    // One matrix, or vector, after the other in a tensor of one more dimension: those of all experts.
+    void stacked_matrices(const std::string& name, int64_t rows, int64_t columns, std::span<Matrix* const> targets);
+    void stacked_vectors(const std::string& name, int64_t count, std::span<const float** const> targets);
     void optional_vector(const std::string& name, int64_t count, const float** target);
     // The tensor, for those that are read elsewhere or must not be missing.
     const GgufTensor& require(const std::string& name);
@@ -51,6 +56,8 @@ class TensorPlan {
     const std::vector<Piece>& pieces() const { return pieces_; }
 
  private:
+    void place(const GgufTensor& tensor, uint64_t file_offset, int64_t rows, int64_t columns, Matrix& target);
+    void place(const GgufTensor& tensor, int64_t first, int64_t count, const float** target);
     void expect_shape(const GgufTensor& tensor, const std::vector<uint64_t>& expected) const;
     size_t reserve(size_t num_bytes);
 

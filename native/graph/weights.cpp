@@ -17,6 +17,10 @@
 namespace treadle {
 namespace {
 
+uint64_t feed_forward_bytes(const FeedForward& weights) {
+    return weights.gate.num_bytes() + weights.up.num_bytes() + weights.down.num_bytes();
+}
+
 float half_to_float(uint16_t bits) {
     const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
     const uint32_t magnitude = bits & 0x7fffu;
@@ -83,15 +87,17 @@ class WeightLoader {
 
     void read_vectors() {
         for (const TensorPlan::Vector& vector : plan_.vectors()) {
-            const size_t count = vector.tensor->shape[0];
+            const auto first = static_cast<size_t>(vector.first), count = static_cast<size_t>(vector.count);
             float* out = reinterpret_cast<float*>(model_.weights_.data() + vector.offset);
             *vector.target = out;
             if (vector.tensor->format == kF32) {
-                file_.read(*vector.tensor, 0, count * sizeof(float), reinterpret_cast<uint8_t*>(out));
+                file_.read(*vector.tensor, first * sizeof(float), count * sizeof(float),
+                           reinterpret_cast<uint8_t*>(out));
                 continue;
             }
             std::vector<uint16_t> halves(count);
-            file_.read(*vector.tensor, 0, count * sizeof(uint16_t), reinterpret_cast<uint8_t*>(halves.data()));
+            file_.read(*vector.tensor, first * sizeof(uint16_t), count * sizeof(uint16_t),
+                       reinterpret_cast<uint8_t*>(halves.data()));
             for (size_t i = 0; i < count; ++i) {
                 out[i] = vector.tensor->format == kF16 ? half_to_float(halves[i])
                                                        : std::bit_cast<float>(static_cast<uint32_t>(halves[i]) << 16);
@@ -172,10 +178,18 @@ void Model::check(const GgufFile& file) {
 
 uint64_t Model::decode_bytes() const {
     uint64_t total = output_.num_bytes();
+    const auto used = static_cast<size_t>(config_.experts.used);
     for (const LayerWeights& layer : layers_) {
         for (const Matrix* matrix :
-             {&layer.query, &layer.key, &layer.value, &layer.attention_output, &layer.gate, &layer.up, &layer.down}) {
+             {&layer.query, &layer.key, &layer.value, &layer.attention_output, &layer.mixture.router}) {
             total += matrix->num_bytes();
+        }
+        total += feed_forward_bytes(layer.feed_forward);
+        const std::vector<FeedForward>& experts = layer.mixture.experts;
+        // The shared expert is the last one.
+        for (size_t i = 0; i < experts.size(); ++i) {
+            const bool is_read = i < used || i >= static_cast<size_t>(config_.experts.count);
+            if (is_read) total += feed_forward_bytes(experts[i]);
         }
     }
     return total;

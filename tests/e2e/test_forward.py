@@ -124,6 +124,8 @@ def test_tiny_float_models(tmp_path: Path, isa: str, architecture: str, format: 
         pytest.param({"tied": False, "rope_factors": True}, id="untied-rope-factors"),
         pytest.param({"head_dim": 64, "num_heads": 5, "num_kv_heads": 1}, id="wide-heads"),
         pytest.param({"num_kv_heads": 9}, id="no-grouping"),
+        pytest.param({"num_experts": 5, "num_experts_used": 2}, id="mixtral"),
+        pytest.param({"num_experts": 70, "num_experts_used": 1}, id="one-of-many-experts"),
         pytest.param({"rope_scaling": {"type": "linear", "factor": 4.0}}, id="rope-linear"),
         pytest.param(
             {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_context_length": 128}, "architecture": "qwen2"},

@@ -113,6 +113,29 @@ def test_broken_model_names_what_is_wrong(tiny_path: Path, change: Callable[[Con
         Core(rewrite(tiny_path, change))
 
 
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        pytest.param(
+            set_key("qwen2moe.expert_count", 7), "blk.0.ffn_gate_inp.weight", id="fewer-than-the-router-knows"
+        ),
+        pytest.param(set_key("qwen2moe.expert_count", 0), "expert_count", id="none"),
+        pytest.param(set_key("qwen2moe.expert_count", 2**31), "expert_count", id="absurdly-many"),
+        pytest.param(set_key("qwen2moe.expert_used_count", 0), "expert_used_count", id="none-used"),
+        pytest.param(set_key("qwen2moe.expert_used_count", 9), "expert_used_count", id="more-used-than-there-are"),
+        pytest.param(set_key("qwen2moe.expert_feed_forward_length", 2**31), "expert_feed_forward_length", id="absurd"),
+        pytest.param(cut_rows("blk.1.ffn_up_exps.weight"), "blk.1.ffn_up_exps.weight", id="an-expert-short"),
+        pytest.param(drop("blk.0.ffn_down_exps.weight"), "blk.0.ffn_down_exps.weight", id="no-down"),
+        pytest.param(drop("blk.0.ffn_gate_inp.weight"), "blk.0.ffn_gate_inp.weight", id="no-router"),
+        pytest.param(drop("blk.1.ffn_gate_inp_shexp.weight"), "blk.1.ffn_gate_inp_shexp.weight", id="no-shared-gate"),
+    ],
+)
+def test_broken_experts(tmp_path: Path, change: Callable[[Content], object], named: str) -> None:
+    path = TinyModel(architecture="qwen2moe", format=Format.F32).write(tmp_path / "tiny.gguf")
+    with pytest.raises(ModelFileError, match=named.replace(".", r"\.")):
+        Core(rewrite(path, change))
+
+
 def test_vocabulary_longer_than_the_embedding(tiny_path: Path) -> None:
     def change(content: Content) -> None:
         tokens, *kinds = content.metadata["tokenizer.ggml.tokens"]
@@ -134,6 +157,17 @@ def test_weights_that_are_not_numbers_give_bad_logits(tiny_path: Path, poison: f
     (sample,) = core.samples([(core.sequence(1), [7])])
     assert sample.bad_logits
     assert sample.token == -1
+
+
+def test_a_router_that_is_not_a_number_gives_bad_logits(tmp_path: Path) -> None:
+    def poison(content: Content) -> None:
+        array, format = content.tensors["blk.1.ffn_gate_inp.weight"]
+        content.tensors["blk.1.ffn_gate_inp.weight"] = (np.full_like(array, np.nan), format)
+
+    path = TinyModel(architecture="qwen3moe", format=Format.F32).write(tmp_path / "tiny.gguf")
+    core = Core(rewrite(path, poison))
+    samples = core.samples([(core.sequence(4), [1, 2, 3, 4])])
+    assert all(sample.bad_logits for sample in samples)
 
 
 @pytest.fixture

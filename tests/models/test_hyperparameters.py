@@ -155,8 +155,15 @@ def test_a_layer_past_the_last(number: str) -> None:
 
 def test_experts_stand_in_for_the_feed_forward_tensors() -> None:
     dense = {name: shape for name, shape in shapes().items() if "ffn_" not in name or "ffn_norm" in name}
-    assert read(metadata(expert_count=8), dense).num_layers == LAYERS
+    assert read(metadata(expert_count=8, expert_used_count=2), dense).num_layers == LAYERS
     refused(metadata(expert_count=0), dense, "blk.0.ffn_gate.weight")
+
+
+def test_the_numbers_of_experts() -> None:
+    dense = {name: shape for name, shape in shapes().items() if "ffn_" not in name or "ffn_norm" in name}
+    found = read(metadata(expert_count=8, expert_used_count=2, expert_feed_forward_length=32), dense)
+    assert (found.num_experts_used, found.expert_feed_forward_size) == (2, 32)
+    refused(metadata(expert_count=8, expert_used_count=9), dense, "llama.expert_used_count", "from 1 to 8", "found 9")
 
 
 def test_an_embedding_of_the_wrong_rank() -> None:

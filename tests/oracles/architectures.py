@@ -26,6 +26,10 @@ class Architecture:
     """All layers but the last one of so many have a sliding window, if the file has one; 1 for all layers."""
     window_rope_base: float | None = None
     """What positions turn by in layers with a window."""
+    num_experts: int = 0
+    shares_of_all: bool = False
+    """The weights of a token's experts are shares of all experts, not of those chosen."""
+    shared_expert: bool = False
     keys: Mapping[str, Any] = field(default_factory=dict)
     """Of a tiny model, beside those that all models have."""
 
@@ -36,7 +40,9 @@ class Architecture:
 ARCHITECTURES = {
     "llama": Architecture(rope_halves=False),
     "qwen2": Architecture(qkv_bias=True),
+    "qwen2moe": Architecture(qkv_bias=True, num_experts=8, shares_of_all=True, shared_expert=True),
     "qwen3": Architecture(head_norms=True),
+    "qwen3moe": Architecture(head_norms=True, num_experts=8),
     "gemma": Architecture(gelu=True, scaled_embedding=True),
     "gemma2": Architecture(
         gelu=True,

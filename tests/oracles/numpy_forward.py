@@ -1,4 +1,4 @@
-"""The forward pass of the dense architectures in NumPy, over weights that the `gguf` package dequantises.
+"""The forward pass of the architectures in NumPy, over weights that the `gguf` package dequantises.
 
 Written from the papers and the GGUF specification, sharing no code with the native core. It recomputes every position from the
 start and leaves caching, batching and sampling out.
@@ -27,7 +27,7 @@ FLOAT_FORMATS = (Format.F32, Format.F16, Format.BF16)
 
 @dataclass(frozen=True)
 class Weight:
-    values: NDArray[np.float32]  # [rows, columns], or one row
+    values: NDArray[np.float32]  # [rows, columns], one row, or [experts, rows, columns]
     format: Format
 
 
@@ -122,12 +122,16 @@ class _Pass:
         weight = self.model.weights[name].values.astype(self.dtype)
         return x / np.sqrt(mean_square + self.dtype(self.model.norm_epsilon)) * weight
 
-    def product(self, x: Array, name: str) -> Array:
+    def product(self, x: Array, name: str, expert: int | None = None) -> Array:
+        """x times a matrix, or times one of those stacked in a tensor, plus the bias that goes with it."""
         weight = self.model.weights[name]
+        values = weight.values if expert is None else weight.values[expert]
         rounded = self.rounding and weight.format not in FLOAT_FORMATS
-        out: Array = (round_to_int8(x, ACTIVATION_BLOCK) if rounded else x) @ weight.values.astype(self.dtype).T
+        out: Array = (round_to_int8(x, ACTIVATION_BLOCK) if rounded else x) @ values.astype(self.dtype).T
         bias = self.model.weights.get(name.removesuffix("weight") + "bias")
-        return out if bias is None else out + bias.values.astype(self.dtype)
+        if bias is None:
+            return out
+        return out + (bias.values if expert is None else bias.values[expert]).astype(self.dtype)
 
     def attention(self, layer: int, x: Array) -> Array:
         """Causal grouped-query attention (Ainslie et al. 2023) with rotary positions."""
@@ -177,6 +181,8 @@ class _Pass:
 
     def feed_forward(self, layer: int, x: Array) -> Array:
         """SwiGLU or, with the tanh approximation of GELU, GeGLU (Shazeer 2020)."""
+        if f"blk.{layer}.ffn_gate_inp.weight" in self.model.weights:
+            return self.mixture(layer, x)
         gate = self.product(x, f"blk.{layer}.ffn_gate.weight")
         up = self.product(x, f"blk.{layer}.ffn_up.weight")
         if self.model.kind.gelu:
@@ -184,6 +190,30 @@ class _Pass:
         else:
             active = gate / (1 + np.exp(-gate))
         return self.product((active * up).astype(self.dtype), f"blk.{layer}.ffn_down.weight")
+
+    def mixture(self, layer: int, x: Array) -> Array:
+        """A mixture of experts (Shazeer et al. 2017) over all tokens, one token and expert after the other."""
+        block = f"blk.{layer}"
+        scores = self.product(x, f"{block}.ffn_gate_inp.weight")
+        used = self.model.hyperparameter("expert_used_count")
+        chosen = np.argsort(-scores, axis=-1, kind="stable")[:, :used]
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        total = weights if self.model.kind.shares_of_all else np.take_along_axis(weights, chosen, axis=-1)
+        weights /= total.sum(axis=-1, keepdims=True)
+        out = np.zeros_like(x)
+        for token, experts in enumerate(chosen):
+            row = x[token : token + 1]
+            for expert in experts:
+                gate, up = (self.product(row, f"{block}.ffn_{part}_exps.weight", expert) for part in ("gate", "up"))
+                active = gate / (1 + np.exp(-gate)) * up
+                down = self.product(active, f"{block}.ffn_down_exps.weight", expert)
+                out[token] += weights[token, expert] * down[0]
+        if self.model.kind.shared_expert:
+            gate, up = (self.product(x, f"{block}.ffn_{part}_shexp.weight") for part in ("gate", "up"))
+            down = self.product(gate / (1 + np.exp(-gate)) * up, f"{block}.ffn_down_shexp.weight")
+            weight = x @ self.model.weights[f"{block}.ffn_gate_inp_shexp.weight"].values.astype(self.dtype)
+            out += down / (1 + np.exp(-weight))[:, None]
+        return out
 
 
 def round_to_int8(x: Array, block: int) -> Array:

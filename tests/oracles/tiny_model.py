@@ -5,6 +5,7 @@ The weights are random but scaled like a trained model's; what a forward pass ov
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +41,9 @@ class TinyModel:
     num_kv_heads: int = 3
     head_dim: int = 32
     feed_forward_size: int = 416
+    num_experts: int | None = None  # None: as the architecture has them
+    num_experts_used: int = 3
+    expert_feed_forward_size: int = 160
     context_length: int = 512
     rope_base: float = 10000.0
     rope_factors: bool = False
@@ -52,6 +56,7 @@ class TinyModel:
     def for_k_quants(**changes: Any) -> TinyModel:
         """The smallest shape whose every product has a multiple of 256 columns."""
         shape = {"hidden_size": 256, "num_heads": 4, "num_kv_heads": 2, "head_dim": 64, "feed_forward_size": 512}
+        shape["expert_feed_forward_size"] = 256
         return TinyModel(**{**shape, **changes})
 
     def write(self, path: Path) -> Path:
@@ -81,9 +86,7 @@ class TinyModel:
                 "attn_v.weight": (kv, hidden),
                 "attn_output.weight": (hidden, query),
                 "ffn_norm.weight": (hidden,),
-                "ffn_gate.weight": (self.feed_forward_size, hidden),
-                "ffn_up.weight": (self.feed_forward_size, hidden),
-                "ffn_down.weight": (hidden, self.feed_forward_size),
+                **self._feed_forward_shapes(),
             }
             kind = ARCHITECTURES[self.architecture]
             if kind.qkv_bias:
@@ -98,7 +101,30 @@ class TinyModel:
             shapes["output.weight"] = (len(vocabulary()), hidden)
         return shapes
 
+    @property
+    def _num_experts(self) -> int:
+        return ARCHITECTURES[self.architecture].num_experts if self.num_experts is None else self.num_experts
+
+    def _feed_forward_shapes(self) -> dict[str, tuple[int, ...]]:
+        hidden, size = self.hidden_size, self.feed_forward_size
+        dense = {"gate": (size, hidden), "up": (size, hidden), "down": (hidden, size)}
+        if self._num_experts == 0:
+            return {f"ffn_{part}.weight": shape for part, shape in dense.items()}
+        experts, size = self._num_experts, self.expert_feed_forward_size
+        shapes: dict[str, tuple[int, ...]] = {
+            "ffn_gate_inp.weight": (experts, hidden),
+            "ffn_gate_exps.weight": (experts, size, hidden),
+            "ffn_up_exps.weight": (experts, size, hidden),
+            "ffn_down_exps.weight": (experts, hidden, size),
+        }
+        if ARCHITECTURES[self.architecture].shared_expert:
+            shapes |= {f"ffn_{part}_shexp.weight": shape for part, shape in dense.items()}
+            shapes["ffn_gate_inp_shexp.weight"] = (hidden,)
+        return shapes
+
     def _format_of(self, name: str) -> Format:
+        if name.endswith("ffn_gate_inp.weight"):
+            return Format.F32
         return self.formats.get(name) or self.formats.get(name.split(".")[-2], self.format)
 
     def _add_metadata(self, writer: gguf.GGUFWriter) -> None:
@@ -109,6 +135,12 @@ class TinyModel:
         writer.add_feed_forward_length(self.feed_forward_size)
         writer.add_head_count(self.num_heads)
         writer.add_head_count_kv(self.num_kv_heads)
+        if self._num_experts > 0:
+            writer.add_expert_count(self._num_experts)
+            writer.add_expert_used_count(self.num_experts_used)
+            writer.add_expert_feed_forward_length(self.expert_feed_forward_size)
+            if ARCHITECTURES[self.architecture].shared_expert:
+                writer.add_expert_shared_feed_forward_length(self.feed_forward_size)
         writer.add_layer_norm_rms_eps(1e-5)
         for name, value in {
             "rope.freq_base": self.rope_base,
@@ -161,12 +193,15 @@ def _add_tensor(
     if name == "rope_freqs.weight":
         writer.add_tensor(name, np.geomspace(1.0, 8.0, shape[0]).astype(np.float32))
     elif len(shape) == 1:
-        centre = 0.0 if name.endswith("bias") else 1.0
+        centre = 1.0 if "norm" in name else 0.0
         writer.add_tensor(name, rng.normal(centre, 0.1, shape).astype(np.float32))
     else:
         # Logits three wide, so that the distribution over tokens is neither flat nor a single peak.
-        gain = 3.0 if name in ("token_embd.weight", "output.weight") else 1.0
-        writer.add_tensor(name, random_weights(shape, format, gain / shape[1] ** 0.5, rng), raw_dtype=format)
+        # Those of experts, too, so that rounding seldom changes the choice.
+        wide = ("token_embd", "output", "ffn_gate_inp")
+        gain = 3.0 if name.split(".")[-2] in wide else 1.0
+        rows = random_weights((math.prod(shape[:-1]), shape[-1]), format, gain / shape[-1] ** 0.5, rng)
+        writer.add_tensor(name, rows.reshape(*shape[:-1], -1), raw_dtype=format)
 
 
 def random_weights(

@@ -5,7 +5,8 @@
 namespace treadle {
 
 std::span<const Family* const> families() {
-    static constexpr const Family* kFamilies[] = {&kGemma, &kGemma2, &kGemma3, &kLlama, &kQwen2, &kQwen3};
+    static constexpr const Family* kFamilies[] = {&kGemma, &kGemma2,   &kGemma3, &kLlama,
+                                                  &kQwen2, &kQwen2Moe, &kQwen3,  &kQwen3Moe};
     return kFamilies;
 }
 
@@ -33,9 +34,9 @@ void plan_post_norms(TensorPlan& plan, const ModelConfig& config, const std::str
 
 void plan_feed_forward(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer) {
     plan.vector(prefix + "ffn_norm.weight", config.hidden_size, &layer.feed_forward_norm);
-    plan.matrix(prefix + "ffn_gate.weight", config.feed_forward_size, config.hidden_size, layer.gate);
-    plan.matrix(prefix + "ffn_up.weight", config.feed_forward_size, config.hidden_size, layer.up);
-    plan.matrix(prefix + "ffn_down.weight", config.hidden_size, config.feed_forward_size, layer.down);
+    plan.matrix(prefix + "ffn_gate.weight", config.feed_forward_size, config.hidden_size, layer.feed_forward.gate);
+    plan.matrix(prefix + "ffn_up.weight", config.feed_forward_size, config.hidden_size, layer.feed_forward.up);
+    plan.matrix(prefix + "ffn_down.weight", config.hidden_size, config.feed_forward_size, layer.feed_forward.down);
 }
 
 bool read_windows(const ConfigReader& reader, int32_t default_period, ModelConfig& config) {

@@ -22,7 +22,7 @@ struct Family {
     void (*plan_layer)(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer);
 };
 
-extern const Family kGemma, kGemma2, kGemma3, kLlama, kQwen2, kQwen3;
+extern const Family kGemma, kGemma2, kGemma3, kLlama, kQwen2, kQwen2Moe, kQwen3, kQwen3Moe;
 std::span<const Family* const> families();
 
 // The parts that most layers have.
@@ -38,5 +38,9 @@ void plan_feed_forward(TensorPlan& plan, const ModelConfig& config, const std::s
 // Sliding windows of `attention.sliding_window` tokens for the first layers of every period, all but the last one;
 // `default_period` holds unless the file has a period or a list of layers. True if there are any.
 bool read_windows(const ConfigReader& reader, int32_t default_period, ModelConfig& config);
+// How many experts there are, how many a token uses, and their size: `expert_feed_forward_length`, else `size`.
+void read_experts(const ConfigReader& reader, int32_t size, ModelConfig& config);
+// Router and experts, and the shared expert if the config has one. The norm is the family's.
+void plan_experts(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer);
 
 }  // namespace treadle

@@ -1,16 +1,20 @@
-// Llama 1 to 3, Mistral, SmolLM2, TinyLlama and what else converters write as `llama`: RMS norm, rotary positions,
-// grouped-query attention, gated SiLU feed-forward (Touvron et al. 2023). Converters permute the rows of query and key
-// so that neighbours form the rotary pairs.
+// Llama 1 to 3, Mistral, Mixtral, SmolLM2, TinyLlama and what else converters write as `llama`: RMS norm, rotary
+// positions, grouped-query attention, gated SiLU feed-forward (Touvron et al. 2023), or experts of that kind (Jiang et
+// al. 2024). Converters permute the rows of query and key so that neighbours form the rotary pairs.
 #include "family.h"
 
 namespace treadle {
 namespace {
 
-void read(const ConfigReader&, ModelConfig&) {}
+void read(const ConfigReader& reader, ModelConfig& config) {
+    if (reader.integer_or("expert_count", 0, 0, 1u << 20) != 0) read_experts(reader, config.feed_forward_size, config);
+}
 
 void plan_layer(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer) {
     plan_attention(plan, config, prefix, layer);
-    plan_feed_forward(plan, config, prefix, layer);
+    if (config.experts.count == 0) return plan_feed_forward(plan, config, prefix, layer);
+    plan.vector(prefix + "ffn_norm.weight", config.hidden_size, &layer.feed_forward_norm);
+    plan_experts(plan, config, prefix, layer);
 }
 
 }  // namespace

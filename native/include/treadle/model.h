@@ -38,6 +38,15 @@ struct LayerConfig {
     int32_t window = 0;  // positions a token sees, itself included; 0: all before it
 };
 
+// Of a mixture of experts; count is 0 without one.
+struct ExpertConfig {
+    int32_t count = 0;
+    int32_t used = 0;  // by each token
+    int32_t feed_forward_size = 0;
+    int32_t shared_feed_forward_size = 0;  // of the expert that every token goes through, 0 without one
+    bool normalise = true;                 // the weights of the chosen experts add up to one
+};
+
 struct ModelConfig {
     std::string architecture;
     int32_t num_layers = 0;
@@ -57,6 +66,7 @@ struct ModelConfig {
     RopePairing rope_pairing = RopePairing::kAdjacent;
     std::vector<RopeTable> ropes;
     std::vector<LayerConfig> layers;
+    ExpertConfig experts;
 
     int32_t query_size() const { return num_heads * head_dim; }
     int32_t kv_size() const { return num_kv_heads * head_dim; }
@@ -83,6 +93,21 @@ struct Matrix {
     size_t num_bytes() const { return static_cast<size_t>(num_panels() * panel_bytes); }
 };
 
+struct FeedForward {
+    Matrix gate, up, down;
+    const float* gate_bias = nullptr;  // biases are null where the model has none
+    const float* up_bias = nullptr;
+    const float* down_bias = nullptr;
+};
+
+// A router gives every token its experts, and their outputs weights (Shazeer et al. 2017).
+struct Mixture {
+    Matrix router;  // [experts][hidden_size]
+    const float* router_bias = nullptr;
+    std::vector<FeedForward> experts;    // the shared one last
+    const float* shared_gate = nullptr;  // [hidden_size]: the sigmoid of its product weighs the shared expert
+};
+
 // Norms and biases are null where the model has none.
 struct LayerWeights {
     const float* attention_norm = nullptr;
@@ -95,7 +120,8 @@ struct LayerWeights {
     const float* attention_output_bias = nullptr;
     const float* post_attention_norm = nullptr;  // of what goes back into the residual
     const float* feed_forward_norm = nullptr;
-    Matrix gate, up, down;
+    FeedForward feed_forward;  // empty where there is a mixture
+    Mixture mixture;           // without experts in a dense layer
     const float* post_feed_forward_norm = nullptr;
 };
 

@@ -185,6 +185,8 @@ def _reason(asked: int | None, chosen: int, model: Hyperparameters) -> str:
 def _scratch_bytes(model: Hyperparameters, max_num_requests: int) -> int:
     """Bound the activations of one step (float32, a handful of rows per token) and the logits of every request."""
     row_floats = 8 * model.hidden_size + 3 * model.feed_forward_size
+    # Of each expert of a token: its input, rounded, what is between its products, and what comes out.
+    row_floats += model.num_experts_used * (2 * model.hidden_size + 2 * model.expert_feed_forward_size)
     logit_floats = min(max_num_requests, _MAX_LOGIT_ROWS) * model.vocab_size
     return _FIXED_BYTES + 4 * (MAX_BATCH_TOKENS * row_floats + logit_floats)
 

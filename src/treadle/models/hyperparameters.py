@@ -18,17 +18,20 @@ _MAX_LAYERS = 512
 _MAX_SIZE = 2**31 - 1
 _F16_BYTES = 2
 
-_LAYER_TENSORS = (
-    *(f"{name}.weight" for name in ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output")),
-    *(f"{name}.weight" for name in ("ffn_norm", "ffn_gate", "ffn_up", "ffn_down")),
-)
+_ATTENTION = tuple(f"{name}.weight" for name in ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm"))
+_LAYER_TENSORS = (*_ATTENTION, "ffn_gate.weight", "ffn_up.weight", "ffn_down.weight")
+_EXPERTS = tuple(f"{name}.weight" for name in ("ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"))
+_SHARED_EXPERT = tuple(f"ffn_{name}_shexp.weight" for name in ("gate", "up", "down", "gate_inp"))
+_QKV_BIASES = ("attn_q.bias", "attn_k.bias", "attn_v.bias")
 _HEAD_NORMS = ("attn_q_norm.weight", "attn_k_norm.weight")
 _POST_NORMS = ("post_attention_norm.weight", "post_ffw_norm.weight")
 # For architectures that are not listed only metadata and the embedding are checked.
 _REQUIRED_TENSORS = {
     "llama": _LAYER_TENSORS,
-    "qwen2": (*_LAYER_TENSORS, "attn_q.bias", "attn_k.bias", "attn_v.bias"),
+    "qwen2": (*_LAYER_TENSORS, *_QKV_BIASES),
+    "qwen2moe": (*_ATTENTION, *_QKV_BIASES, *_EXPERTS, *_SHARED_EXPERT),
     "qwen3": (*_LAYER_TENSORS, *_HEAD_NORMS),
+    "qwen3moe": (*_ATTENTION, *_HEAD_NORMS, *_EXPERTS),
     "gemma": _LAYER_TENSORS,
     "gemma2": (*_LAYER_TENSORS, *_POST_NORMS),
     "gemma3": (*_LAYER_TENSORS, *_HEAD_NORMS, *_POST_NORMS),
@@ -49,6 +52,9 @@ class Hyperparameters:
     vocab_size: int
     kv_bytes_per_token: int
     """What one token of context takes in the KV cache, which holds 16-bit floats."""
+    num_experts_used: int = 0
+    """Of each token in a layer, 0 without experts; a shared one not included."""
+    expert_feed_forward_size: int = 0
 
 
 def read_hyperparameters(
@@ -85,16 +91,18 @@ class _Reader:
         self._check_groups(num_heads, num_kv_heads)
         head_dim = self._head_dim(hidden_size, max(num_heads))
         value_dim = self._number("attention.value_length", default=head_dim)
+        feed_forward_size = max(self._layers("feed_forward_length", num_layers))
         found = Hyperparameters(
             num_layers=num_layers,
             hidden_size=hidden_size,
             num_heads=max(num_heads),
             num_kv_heads=max(num_kv_heads),
             head_dim=head_dim,
-            feed_forward_size=max(self._layers("feed_forward_length", num_layers)),
+            feed_forward_size=feed_forward_size,
             context_length=self._number("context_length"),
             vocab_size=self._vocab_size(hidden_size),
             kv_bytes_per_token=sum(num_kv_heads) * (head_dim + value_dim) * _F16_BYTES,
+            **self._experts(feed_forward_size),
         )
         self._check_layers(num_layers)
         return found
@@ -166,9 +174,22 @@ class _Reader:
         of_layer = _REQUIRED_TENSORS.get(self._architecture)
         if of_layer is None:
             return []
-        if self._metadata.get(f"{self._architecture}.expert_count"):
-            of_layer = tuple(name for name in of_layer if not name.startswith("ffn_") or name == "ffn_norm.weight")
+        if self._has_experts():
+            of_layer = tuple(
+                name for name in of_layer if name not in ("ffn_gate.weight", "ffn_up.weight", "ffn_down.weight")
+            )
         return ["output_norm.weight", *(f"blk.{i}.{name}" for i in range(num_layers) for name in of_layer)]
+
+    def _has_experts(self) -> bool:
+        return bool(self._metadata.get(f"{self._architecture}.expert_count"))
+
+    def _experts(self, feed_forward_size: int) -> dict[str, int]:
+        if not self._has_experts():
+            return {}
+        count = self._number("expert_count")
+        used = self._number("expert_used_count", at_most=count)
+        size = self._number("expert_feed_forward_length", default=feed_forward_size)
+        return {"num_experts_used": used, "expert_feed_forward_size": size}
 
     def _first_tensor_past(self, num_layers: int) -> str | None:
         for name in self._shapes:

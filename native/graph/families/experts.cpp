@@ -1,0 +1,58 @@
+// The parts of families that have a mixture of experts instead of one feed-forward.
+#include "family.h"
+
+namespace treadle {
+namespace {
+
+constexpr uint64_t kMaxExperts = 1024;
+constexpr uint64_t kMaxSize = 1u << 20;
+
+using Part = Matrix FeedForward::*;
+
+// One tensor of all experts, or one for each in files of the first converters.
+void plan_part(TensorPlan& plan, const std::string& prefix, const char* name, int64_t rows, int64_t columns, Part part,
+               std::span<FeedForward> experts) {
+    if (plan.has(prefix + name + ".0.weight")) {
+        for (size_t i = 0; i < experts.size(); ++i) {
+            plan.matrix(prefix + name + "." + std::to_string(i) + ".weight", rows, columns, experts[i].*part);
+        }
+        return;
+    }
+    std::vector<Matrix*> targets;
+    for (FeedForward& expert : experts) targets.push_back(&(expert.*part));
+    plan.stacked_matrices(prefix + name + "_exps.weight", rows, columns, targets);
+}
+
+void plan_shared_expert(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, Mixture& mixture) {
+    const int64_t size = config.experts.shared_feed_forward_size;
+    FeedForward& shared = mixture.experts.back();
+    plan.matrix(prefix + "ffn_gate_shexp.weight", size, config.hidden_size, shared.gate);
+    plan.matrix(prefix + "ffn_up_shexp.weight", size, config.hidden_size, shared.up);
+    plan.matrix(prefix + "ffn_down_shexp.weight", config.hidden_size, size, shared.down);
+    plan.optional_vector(prefix + "ffn_gate_inp_shexp.weight", config.hidden_size, &mixture.shared_gate);
+}
+
+}  // namespace
+
+void read_experts(const ConfigReader& reader, int32_t size, ModelConfig& config) {
+    ExpertConfig& experts = config.experts;
+    experts.count = reader.integer("expert_count", 1, kMaxExperts);
+    experts.used = reader.integer("expert_used_count", 1, static_cast<uint64_t>(experts.count));
+    experts.feed_forward_size = reader.integer_or("expert_feed_forward_length", size, 1, kMaxSize);
+}
+
+void plan_experts(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer) {
+    const auto count = static_cast<size_t>(config.experts.count);
+    const int64_t size = config.experts.feed_forward_size, hidden_size = config.hidden_size;
+    const bool has_shared = config.experts.shared_feed_forward_size > 0;
+    Mixture& mixture = layer.mixture;
+    mixture.experts.resize(count + (has_shared ? 1 : 0));
+    const std::span<FeedForward> routed(mixture.experts.data(), count);
+    plan.matrix(prefix + "ffn_gate_inp.weight", config.experts.count, hidden_size, mixture.router);
+    plan_part(plan, prefix, "ffn_gate", size, hidden_size, &FeedForward::gate, routed);
+    plan_part(plan, prefix, "ffn_up", size, hidden_size, &FeedForward::up, routed);
+    plan_part(plan, prefix, "ffn_down", hidden_size, size, &FeedForward::down, routed);
+    if (has_shared) plan_shared_expert(plan, config, prefix, mixture);
+}
+
+}  // namespace treadle

@@ -1,0 +1,23 @@
+// Qwen3 with a mixture of experts: as the dense one, the weights of a token's experts add up to one.
+#include "family.h"
+
+namespace treadle {
+namespace {
+
+void read(const ConfigReader& reader, ModelConfig& config) {
+    config.rope_pairing = RopePairing::kHalves;
+    read_experts(reader, config.feed_forward_size, config);
+}
+
+void plan_layer(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer) {
+    plan_attention(plan, config, prefix, layer);
+    plan_head_norms(plan, config, prefix, layer);
+    plan.vector(prefix + "ffn_norm.weight", config.hidden_size, &layer.feed_forward_norm);
+    plan_experts(plan, config, prefix, layer);
+}
+
+}  // namespace
+
+const Family kQwen3Moe = {"qwen3moe", read, plan_layer};
+
+}  // namespace treadle
