@@ -16,6 +16,7 @@ from treadle.server.app import create_app
 from treadle.server.hub import ModelHub
 from treadle.server.serve import uvicorn_options
 from treadle.server.settings import ServerSettings
+from treadle.server.spans import Spans
 
 MODEL = "smollm2"
 CONTEXT = 1024
@@ -31,12 +32,13 @@ class RunningServer:
         *,
         context: int = CONTEXT,
         others: Mapping[str, str] = MappingProxyType({}),
+        spans: Spans | None = None,
     ) -> None:
         async def load(source: str) -> AsyncEngine:
             return await open_engine(source, context=context)
 
         self.hub = ModelHub({MODEL: str(source), **others}, load, idle_unload=settings.idle_unload)
-        app = create_app(self.hub, settings)
+        app = create_app(self.hub, settings, spans=spans)
         config = uvicorn.Config(app, port=0, lifespan="on", **uvicorn_options(app.state.server))
         self._server = uvicorn.Server(config)
         self._started = threading.Event()

@@ -87,6 +87,7 @@ def test_what_takes_too_long_is_cut_with_an_error(smollm2_path: Path, tmp_path: 
         (("--max-headers", "0"), "max_header_bytes"),
         (("--client-timeout", "0"), "client_timeout"),
         (("--max-stored", "-1"), "--max-stored"),
+        (("--otel-endpoint", "localhost:4317"), "otel_endpoint"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_before_loading(

@@ -99,6 +99,10 @@ def serve(
     metric_prefix: Annotated[
         str, typer.Option("--metric-prefix", help="What names of /metrics begin with that other servers share.")
     ] = "vllm",
+    otel_endpoint: Annotated[
+        str | None,
+        typer.Option("--otel-endpoint", help="OTLP collector for traces, such as http://localhost:4318; else OTEL_*."),
+    ] = None,
     measure: Annotated[
         bool, typer.Option("--measure/--no-measure", help="Measure the machine's limits while nothing runs.")
     ] = True,
@@ -165,6 +169,7 @@ def serve(
         request_timeout=request_timeout or None,
         idle_unload=idle_unload,
         metric_prefix=metric_prefix,
+        otel_endpoint=otel_endpoint,
         measures_machine=measure,
     )
     level = logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO

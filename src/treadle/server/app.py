@@ -41,6 +41,7 @@ from treadle.server.schema.messages import CountTokensRequest, MessagesRequest
 from treadle.server.schema.responses import ResponsesRequest
 from treadle.server.schema.tokenize import DetokenizeRequest, TokenizeRequest
 from treadle.server.settings import ServerSettings
+from treadle.server.spans import Spans
 from treadle.server.state import ServerState
 from treadle.server.watch import AnswerWatch, Watch
 
@@ -60,8 +61,8 @@ _BODIES = (
 _IDLE_CHECK_SECONDS = 5.0
 
 
-def create_app(hub: ModelHub, settings: ServerSettings) -> FastAPI:
-    """Return the application that serves the models of ``hub``; it closes them when it ends."""
+def create_app(hub: ModelHub, settings: ServerSettings, *, spans: Spans | None = None) -> FastAPI:
+    """Return the application that serves the models of ``hub`` and traces requests; it closes both when it ends."""
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
@@ -76,6 +77,8 @@ def create_app(hub: ModelHub, settings: ServerSettings) -> FastAPI:
                 with suppress(asyncio.CancelledError):
                     await task
             await hub.close()
+            if spans is not None:
+                await asyncio.to_thread(spans.close)
 
     # Documentation pages of the framework load scripts from the internet; the OpenAPI document itself is served.
     app = FastAPI(title="Treadle", lifespan=life, docs_url=None, redoc_url=None)
@@ -89,15 +92,17 @@ def create_app(hub: ModelHub, settings: ServerSettings) -> FastAPI:
     # The last one added is the first that a request meets.
     app.add_middleware(LimitRequests, limits=limits)
     app.add_middleware(Gate, settings=settings)
-    app.add_middleware(Watch, report=partial(_report, state))
+    app.add_middleware(Watch, report=partial(_report, state, spans))
     for module in _ROUTES:
         app.include_router(module.router)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
 
 
-def _report(state: ServerState, record: RequestRecord) -> None:
+def _report(state: ServerState, spans: Spans | None, record: RequestRecord) -> None:
     state.metrics.count_request(record)
+    if spans is not None:
+        spans.report(record)
     log_request(record)
 
 

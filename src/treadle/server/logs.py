@@ -22,10 +22,10 @@ _QUIET_ROUTES = frozenset({"/health", "/ready", "/metrics"})
 
 
 def configure_logs(*, is_json: bool, level: int) -> None:
-    """Write what Treadle and the web server log to stderr."""
+    """Write what Treadle, the web server and the sender of traces log to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter() if is_json else _TextFormatter())
-    for name, lowest in (("treadle", level), ("uvicorn", logging.WARNING)):
+    for name, lowest in (("treadle", level), ("uvicorn", logging.WARNING), ("opentelemetry", logging.WARNING)):
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.setLevel(max(level, lowest))

@@ -6,17 +6,28 @@ Leaves to others: filling (``server.watch``, ``server.auth``, ``server.limits``)
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from treadle.engine.completion import Timings
     from treadle.server.limits import Ticket
 
-__all__ = ["CURRENT", "RequestRecord"]
+__all__ = ["CURRENT", "AnswerPhases", "RequestRecord"]
 
 # Tasks that a request starts see their request's record, too.
 CURRENT: ContextVar[RequestRecord | None] = ContextVar("treadle_request", default=None)
+
+
+@dataclass(frozen=True)
+class AnswerPhases:
+    """Where the time of one answer went, from ``began`` on the monotonic clock."""
+
+    index: int
+    began: float
+    timings: Timings
 
 
 @dataclass
@@ -25,12 +36,15 @@ class RequestRecord:
 
     ``status`` is what the client was told, or 499 if it left before the end. ``key_index`` is the place of its API key
     among the server's, 0 without any. ``queued``, ``prefill`` and ``decode`` are those of its slowest answer.
+    ``began_at_ns`` is when it began in nanoseconds since 1970, ``trace_headers`` what says which trace it belongs to.
     """
 
     request_id: str
     method: str
     path: str
+    trace_headers: Mapping[str, str] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
+    began_at_ns: int = field(default_factory=time.time_ns)
     route: str = "other"
     key_index: int = 0
     ticket: Ticket | None = None
@@ -45,6 +59,7 @@ class RequestRecord:
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     finish_reasons: list[str] = field(default_factory=list)
+    answers: list[AnswerPhases] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:

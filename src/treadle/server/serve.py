@@ -24,6 +24,7 @@ from treadle.server.app import create_app
 from treadle.server.hub import ModelHub
 from treadle.server.protocol import guarded_protocol
 from treadle.server.settings import ServerSettings
+from treadle.server.spans import open_spans
 from treadle.server.state import ServerState
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def serve(
         on_ready: Called with a line that says what is served, and where, once requests are accepted.
 
     Raises:
-        UsageError: The address is taken or not ours, or the TLS files do not fit.
+        UsageError: The address is taken or not ours, the TLS files do not fit, or a package for traces is missing.
         TreadleError: The first model could not be loaded.
     """
     _check_tls(settings)
@@ -72,9 +73,10 @@ async def _serve(
     async def load(source: str) -> AsyncEngine:
         return await open_engine(source, **load_options)
 
+    spans = open_spans(settings.otel_endpoint)
     hub = ModelHub(sources, load, idle_unload=settings.idle_unload)
     await hub.load_default()  # a model that cannot be loaded ends the command, not the first request
-    app = create_app(hub, settings)
+    app = create_app(hub, settings, spans=spans)
     state: ServerState = app.state.server
     server = _Server(uvicorn.Config(app, **uvicorn_options(state)), state)
     if on_ready is not None:

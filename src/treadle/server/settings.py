@@ -9,6 +9,7 @@ import ipaddress
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from treadle.errors import UsageError
 
@@ -58,6 +59,8 @@ class ServerSettings:
     max_stored_bytes: int = 64 << 20
     # metrics.py
     metric_prefix: str = "vllm"
+    # spans.py
+    otel_endpoint: str | None = None
     # machine_watch.py
     measures_machine: bool = True
 
@@ -74,6 +77,10 @@ class ServerSettings:
                 raise UsageError(f"{name}: expected seconds above 0, found {value}")
         if not _METRIC_PREFIX.fullmatch(self.metric_prefix):
             raise UsageError(f"metric_prefix: expected letters, digits and _, found {self.metric_prefix!r:.80}")
+        if self.otel_endpoint is not None and urlsplit(self.otel_endpoint).scheme not in ("http", "https"):
+            raise UsageError(
+                f"otel_endpoint: expected http://HOST:PORT or https://..., found {self.otel_endpoint!r:.80}"
+            )
         if self.max_stored_bytes < 0:
             raise UsageError(f"max_stored_bytes: expected 0 or more, found {self.max_stored_bytes}")
         if (self.tls_certificate is None) != (self.tls_key is None):

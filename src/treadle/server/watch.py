@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from treadle.server.disconnect import ClientGoneError
 from treadle.server.errors import send_error
-from treadle.server.record import CURRENT, RequestRecord
+from treadle.server.record import CURRENT, AnswerPhases, RequestRecord
 
 if TYPE_CHECKING:
     from treadle.engine.completion import CompletionChunk, Timings
@@ -27,6 +27,7 @@ __all__ = ["AnswerWatch", "Watch"]
 
 _REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 _STATUS_CLIENT_GONE = 499
+_TRACE_HEADERS = ("traceparent", "tracestate")
 
 
 class Watch:
@@ -46,9 +47,11 @@ class Watch:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = Headers(scope=scope).get("x-request-id", "")
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
-        record = RequestRecord(request_id, scope["method"], scope["path"])
+        trace = {name: headers[name] for name in _TRACE_HEADERS if name in headers}
+        record = RequestRecord(request_id, scope["method"], scope["path"], trace)
         CURRENT.set(record)
         sender = _Sender(send, record)
         try:
@@ -149,7 +152,7 @@ class AnswerWatch:
             if is_complete:
                 self._finish(index, "stop", timings, now)
             else:
-                self._note_end("abort" if error is None else "error", timings)
+                self._note_end(index, "abort" if error is None else "error", timings)
 
     def _count_prompt(self, num_tokens: int) -> None:
         if self._num_prompt_tokens:
@@ -176,12 +179,15 @@ class AnswerWatch:
         self._metrics.decode.observe(timings.decode_seconds)
         self._metrics.request_prompt_tokens.observe(self._num_prompt_tokens)
         self._metrics.request_generation_tokens.observe(self._num_tokens.get(index, 0))
-        self._note_end(reason, timings)
+        self._note_end(index, reason, timings)
 
-    def _note_end(self, reason: str, timings: Timings) -> None:
+    def _note_end(self, index: int, reason: str, timings: Timings) -> None:
         self._metrics.finished(reason).inc()
         record = self._record
         if record is not None:
+            # Counted back from now, which lies between the answer's end and the request's.
+            began = time.monotonic() - timings.first_token_seconds - timings.decode_seconds
+            record.answers.append(AnswerPhases(index, began, timings))
             record.finish_reasons.append(reason)
             record.queued_seconds = max(record.queued_seconds, timings.queued_seconds)
             record.prefill_seconds = max(record.prefill_seconds, timings.prefill_seconds)
