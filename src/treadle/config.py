@@ -136,6 +136,10 @@ class Settings:
         )
         return self._with(values)
 
+    def fill(self, source: str, **found: Any) -> Settings:
+        """Return these settings with values from ``source`` for those that nobody has set."""
+        return self._with((name, value, source) for name, value in found.items() if name not in self.sources)
+
     def why(self, name: str) -> str:
         """Return in words who set a setting."""
         source = self.sources[name]

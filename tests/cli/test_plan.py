@@ -60,3 +60,18 @@ def test_a_wrong_key_in_the_settings_file_is_an_error_everywhere(tiny_path: Path
         assert (
             f"{folder}/treadle.toml: Treadle does not know the key 'thread'\nhint: did you mean threads?" in result.err
         )
+
+
+def test_tuning_and_forgetting(tiny_path: Path, tmp_path: Path) -> None:
+    home = {"TREADLE_HOME": str(tmp_path)}
+    result = treadle("tune", tiny_path, "--seconds", "0.1", **home)
+    assert result.code == 0, result.err
+    lines = result.out.splitlines()
+    assert lines[0].split() == ["prompt", "tok/s", "decode", "tok/s"]
+    assert lines[1].startswith("the plan's own") and lines[-1].startswith("kept: ")
+    assert "kept in " in result.err
+    found = json.loads(treadle("tune", tiny_path, "--seconds", "0.1", "--json", **home).out)
+    assert found.keys() == {"settings", "measured"}
+    assert treadle("tune", tiny_path, "--forget", **home).err == "forgotten\n"
+    assert treadle("tune", tiny_path, "--forget", **home).err == "there was nothing to forget\n"
+    assert "expected above 0, found 0" in treadle("tune", tiny_path, "--seconds", "0", **home).err

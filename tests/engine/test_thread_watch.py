@@ -114,6 +114,7 @@ class Threads:
         self.told: list[object] = []
 
     def run(self, plan: StepPlan) -> StepResult:
+        assert not plan.chunks
         return StepResult()
 
     def set_threads(self, cpus: list[int], prompt_cpus: list[int]) -> None:

@@ -12,7 +12,7 @@ from treadle.errors import UsageError
 if TYPE_CHECKING:
     from treadle.models.hyperparameters import Hyperparameters
 
-__all__ = ["DEFAULT_KV_TYPE", "KV_BLOCK_TOKENS", "KV_TYPES", "check_kv_type", "kv_block_bytes"]
+__all__ = ["DEFAULT_KV_TYPE", "KV_BLOCK_TOKENS", "KV_TYPES", "check_kv_type", "kv_block_bytes", "kv_type_fits"]
 
 KV_BLOCK_TOKENS = 32
 DEFAULT_KV_TYPE = "f16"
@@ -26,11 +26,16 @@ def check_kv_type(kv_type: str, name: str, model: Hyperparameters) -> None:
     """Raise UsageError for a type there is not, or that the heads of this model do not fit."""
     if kv_type not in KV_TYPES:
         raise UsageError(f"kv_type: expected one of {', '.join(KV_TYPES)}, found {kv_type!r:.40}")
-    if kv_type == "q8_0" and model.head_dim % _Q8_0_VALUES:
+    if not kv_type_fits(kv_type, model):
         raise UsageError(
             f"kv_type: q8_0 rounds groups of {_Q8_0_VALUES} values, and the heads of {name} have {model.head_dim}",
             hint=f"use {DEFAULT_KV_TYPE}",
         )
+
+
+def kv_type_fits(kv_type: str, model: Hyperparameters) -> bool:
+    """Tell whether the heads of a model can be kept that way."""
+    return kv_type != "q8_0" or model.head_dim % _Q8_0_VALUES == 0
 
 
 def kv_block_bytes(model: Hyperparameters, kv_type: str) -> int:

@@ -29,6 +29,7 @@ from treadle.engine.open_store import open_block_store
 from treadle.engine.runner import CORE_PATH, NativeRunner
 from treadle.engine.step_work import StepWork, work_of
 from treadle.engine.thread_watch import ThreadWatch
+from treadle.engine.tuning import apply_tuning
 from treadle.hardware.limits import cpu_quota
 from treadle.hardware.memory import memlock_limit_bytes, memory_budget, read_huge_pages, set_huge_pages
 from treadle.hardware.plan import ThreadPlan
@@ -44,7 +45,16 @@ if TYPE_CHECKING:
     from treadle.models.chat_template import ChatTemplate
     from treadle.models.tokenizer import Encoder, Tokenizer
 
-__all__ = ["LoadOptions", "LoadReport", "LoadedModel", "PlanOptions", "load_model", "plan_model"]
+__all__ = [
+    "LoadOptions",
+    "LoadReport",
+    "LoadedModel",
+    "PlanOptions",
+    "load_model",
+    "plan_model",
+    "read_settings",
+    "view_machine",
+]
 
 
 class PlanOptions(TypedDict, total=False):
@@ -131,12 +141,15 @@ def load_model(
     """Load a model; the arguments are those of ``LLM``."""
     started = time.perf_counter()
     batching = Batching(max_num_requests, slowdown)
-    settings = _read_settings(options)
+    settings = read_settings(options)
     file = ModelFile.open(resolve_model(model))
     stamp = _stamp(file)
     choice = choose_engine(file, settings.engine)
     settings = suit_settings(settings, choice, batching)
-    plan = plan_execution(file, settings, _view_machine(), max_num_requests=batching.max_num_requests)
+    machine = view_machine()
+    if choice.name == "native":
+        settings = apply_tuning(settings, file, machine)
+    plan = plan_execution(file, settings, machine, max_num_requests=batching.max_num_requests)
     set_huge_pages(plan.huge_pages)
     opener = partial(open_runner, file, choice, isa=settings.isa, plan=plan, batching=batching)
     tokenizer, template, runner = _load_parts(file, opener, progress)
@@ -181,16 +194,19 @@ def _watch(runner: ModelRunner, settings: Settings, plan: ExecutionPlan) -> Thre
     return ThreadWatch(
         runner,
         (plan.threads, plan.prompt_threads),
-        replan=lambda cpus: plan_threads_of(settings, _view_machine(cpus), plan.placement),
+        replan=lambda cpus: plan_threads_of(settings, view_machine(cpus), plan.placement),
     )
 
 
 def plan_model(model: str | Path, **options: Unpack[PlanOptions]) -> ExecutionPlan:
     """Return how a model on this machine would run, without loading its weights; raises as ``LLM`` does."""
-    return plan_execution(ModelFile.open(resolve_model(model, pull=False)), _read_settings(options), _view_machine())
+    file, settings, machine = ModelFile.open(resolve_model(model, pull=False)), read_settings(options), view_machine()
+    if choose_engine(file, settings.engine).name == "native":
+        settings = apply_tuning(settings, file, machine)
+    return plan_execution(file, settings, machine)
 
 
-def _read_settings(options: PlanOptions) -> Settings:
+def read_settings(options: PlanOptions) -> Settings:
     """Return the settings of the environment, with the options that were given in the stead of theirs."""
     unknown = options.keys() - PlanOptions.__annotations__.keys()
     if unknown:
@@ -198,7 +214,7 @@ def _read_settings(options: PlanOptions) -> Settings:
     return Settings.from_environment().override(**options)
 
 
-def _view_machine(affinity: Collection[int] = ()) -> MachineView:
+def view_machine(affinity: Collection[int] = ()) -> MachineView:
     """Return what of this machine a plan depends on, as it is now."""
     return MachineView(read_topology(affinity=affinity), cpu_quota(Path("/")), memory_budget(), read_huge_pages())
 

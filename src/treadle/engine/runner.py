@@ -103,6 +103,11 @@ class NativeRunner:
         """Return how many threads computed the latest step, without those that sat out."""
         return self._num_threads
 
+    @property
+    def cpus(self) -> list[int]:
+        """Return of each thread that computes answers the CPU it stays on, or -1."""
+        return self._cpus
+
     def set_threads(self, cpus: list[int], prompt_cpus: list[int] | None = None) -> None:
         """Give the next steps other threads: of each the CPU it stays on, or -1. Not during a step."""
         self._cpus, self._prompt_cpus = cpus, cpus if prompt_cpus is None else prompt_cpus
