@@ -27,22 +27,37 @@ MIXES = {
     "Q4_K_M": (Format.Q4_K, Format.Q6_K, Format.Q6_K),
     "Q5_K_M": (Format.Q5_K, Format.Q6_K, Format.Q6_K),
     "Q8_0": (Format.Q8_0, Format.Q8_0, Format.Q8_0),
+    "Q2_K": (Format.Q2_K, Format.Q3_K, Format.Q6_K),
+    "Q3_K_M": (Format.Q3_K, Format.Q5_K, Format.Q6_K),
+    "IQ4_XS": (Format.IQ4_XS, Format.Q5_K, Format.Q6_K),
+    "IQ4_NL": (Format.IQ4_NL, Format.Q5_K, Format.Q6_K),
+    "MXFP4": (Format.MXFP4, Format.MXFP4, Format.Q8_0),
+    "TQ2_0": (Format.TQ2_0, Format.TQ2_0, Format.Q6_K),
+    "TQ1_0": (Format.TQ1_0, Format.TQ1_0, Format.Q6_K),
 }
-# Where the f16 factors of a block lie, as (byte offset, factor for weights of about 1 / sqrt(columns)).
+# Where the f16 factors of a block lie, as (byte offset, factor for weights of about 1 / sqrt(columns)); MXFP4 has the
+# exponent of a power of two instead.
 FACTORS = {
     Format.Q4_0: [(0, 0.002)],
     Format.Q8_0: [(0, 0.00015)],
     Format.Q4_K: [(0, 0.00008), (2, 0.0006)],
     Format.Q5_K: [(0, 0.00004), (2, 0.0006)],
     Format.Q6_K: [(208, 0.00001)],
+    Format.Q2_K: [(80, 0.0012), (82, 0.0018)],
+    Format.Q3_K: [(108, 0.0005)],
+    Format.IQ4_XS: [(0, 0.000016)],
+    Format.IQ4_NL: [(0, 0.0003)],
+    Format.TQ2_0: [(64, 0.02)],
+    Format.TQ1_0: [(52, 0.02)],
 }
+MXFP4_EXPONENTS = (119, 121)
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where to write")
     parser.add_argument("--tokenizer", type=Path, required=True, help="GGUF file whose tokenizer to copy")
-    parser.add_argument("--mix", nargs="*", choices=MIXES, default=list(MIXES))
+    parser.add_argument("--mix", nargs="*", choices=MIXES, default=["Q4_0", "Q4_K_M", "Q5_K_M", "Q8_0"])
     parser.add_argument("--layers", type=int, default=24)
     parser.add_argument("--kv-heads", type=int, default=32, choices=[8, 16, 32])
     return parser.parse_args()
@@ -51,7 +66,9 @@ def parse_arguments() -> argparse.Namespace:
 def random_rows(source: np.random.Generator, rows: int, columns: int, weight_format: Format) -> NDArray[np.uint8]:
     block, block_bytes = gguf.GGML_QUANT_SIZES[weight_format]
     blocks = source.integers(0, 256, (RANDOM_BLOCKS, block_bytes), np.uint8)
-    for offset, factor in FACTORS[weight_format]:
+    if weight_format == Format.MXFP4:
+        blocks[:, 0] = source.integers(*MXFP4_EXPONENTS, RANDOM_BLOCKS)
+    for offset, factor in FACTORS.get(weight_format, ()):
         spread = source.uniform(0.8, 1.2, RANDOM_BLOCKS) * factor
         blocks[:, offset : offset + 2] = spread.astype("<f2").view(np.uint8).reshape(-1, 2)
     num_blocks = rows * (columns // block)
