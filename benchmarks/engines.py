@@ -95,8 +95,9 @@ class EngineProcess:
             self.process.communicate()
 
 
-def add_common_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", type=Path, help="GGUF file that every engine reads")
+def add_common_arguments(parser: argparse.ArgumentParser, *, model: bool = True) -> None:
+    if model:
+        parser.add_argument("model", type=Path, help="GGUF file that every engine reads")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads of every engine")
     parser.add_argument(
         "--python",
@@ -124,18 +125,19 @@ def describe_machine(arguments: argparse.Namespace) -> dict[str, Any]:
         (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
         platform.processor(),
     )
-    return {
+    model = getattr(arguments, "model", None)
+    facts = {
         "cpu": cpu,
         "logical_cpus": os.cpu_count(),
         "usable_cpus": len(os.sched_getaffinity(0)),
         "system": platform.platform(),
         "python": platform.python_version(),
         "threads": arguments.threads,
-        "model": arguments.model.name,
-        "model_bytes": arguments.model.stat().st_size,
-        "model_sha256": sha256(arguments.model),
         "command": " ".join(["python", *sys.argv]),
     }
+    if model is not None:
+        facts |= {"model": model.name, "model_bytes": model.stat().st_size, "model_sha256": sha256(model)}
+    return facts
 
 
 def sha256(path: Path) -> str:

@@ -63,10 +63,11 @@ Progress throttled(Progress progress) {
 }
 
 std::shared_ptr<Model> load_model(const GgufFile& file, const std::string& isa, std::vector<int> cpus,
-                                  nb::object progress) {
+                                  nb::object progress, int64_t context_length) {
     LoadOptions options;
     options.kernels = choose_kernels(isa);
     options.cpus = std::move(cpus);
+    options.context_length = context_length;
     if (!progress.is_none()) {
         options.progress = throttled([&progress](uint64_t done, uint64_t total) {
             const nb::gil_scoped_acquire gil;
@@ -168,7 +169,9 @@ void bind_runtime(nb::module_& m) {
 
     nb::class_<Model>(m, "Model", "Packed weights of one model file.")
         .def_static("load", &load_model, "gguf"_a, nb::kw_only(), "isa"_a = "", "cpus"_a, "progress"_a = nb::none(),
-                    "Read, check and pack a model; `progress(bytes_done, bytes_total)` is called now and then.")
+                    "context_length"_a = 0,
+                    "Read, check and pack a model; `progress(bytes_done, bytes_total)` is called now and then. "
+                    "`context_length`, 0 for the model's own, chooses between factors for short and long contexts.")
         .def_static("check", &Model::check, "gguf"_a,
                     "Raise ModelFileError, or UnsupportedModelError, if this core could not load the file.")
         .def_prop_ro("isa", [](const Model& model) { return std::string(model.kernels().isa); })

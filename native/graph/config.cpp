@@ -37,8 +37,8 @@ const Family& family_of(const ConfigReader& reader) {
 
 }  // namespace
 
-FileConfig read_config(const GgufFile& file) {
-    const ConfigReader reader(file);
+FileConfig read_config(const GgufFile& file, int64_t context_length) {
+    const ConfigReader reader(file, context_length);
     const Family& family = family_of(reader);
     ModelConfig config;
     config.architecture = reader.architecture();
@@ -56,7 +56,7 @@ FileConfig read_config(const GgufFile& file) {
     config.attention_scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
     const int32_t rotary_dims = reader.integer_or("rope.dimension_count", config.head_dim, 2, 1024);
     check_heads(file, config, rotary_dims);
-    config.ropes.push_back(read_rope(reader, config, rotary_dims));
+    read_rope(reader, config, rotary_dims);
     config.layers.resize(static_cast<size_t>(config.num_layers));
     family.read(reader, config);
     if (reader.integer_or("expert_count", 0, 0, 1u << 20) != config.experts.count) {

@@ -12,7 +12,7 @@ struct FileConfig {
     ModelConfig config;  // without vocab_size, which the embedding says
 };
 
-// Throws ModelFileError naming the key.
-FileConfig read_config(const GgufFile& file);
+// context_length as in LoadOptions. Throws ModelFileError naming the key.
+FileConfig read_config(const GgufFile& file, int64_t context_length);
 
 }  // namespace treadle

@@ -13,7 +13,8 @@ std::string architecture_of(const GgufFile& file) {
 
 }  // namespace
 
-ConfigReader::ConfigReader(const GgufFile& file) : file_(file), architecture_(architecture_of(file)) {}
+ConfigReader::ConfigReader(const GgufFile& file, int64_t context_length)
+    : file_(file), context_length_(context_length), architecture_(architecture_of(file)) {}
 
 int32_t ConfigReader::integer(const char* name, uint64_t low, uint64_t high) const {
     const auto value = file_.get_uint(key(name));
@@ -43,6 +44,9 @@ std::vector<bool> ConfigReader::flags(const char* name, size_t count) const {
     if (const auto* flags = std::get_if<std::vector<bool>>(&(*array)->items)) found = *flags;
     if (const auto* numbers = std::get_if<std::vector<uint64_t>>(&(*array)->items)) {
         for (const uint64_t number : *numbers) found.push_back(number != 0);
+    }
+    if (const auto* numbers = std::get_if<std::vector<int64_t>>(&(*array)->items)) {
+        for (const int64_t number : *numbers) found.push_back(number != 0);
     }
     if (found.size() != count) {
         refuse(file_, key(name) + " has " + std::to_string(found.size()) + " flags, expected " + std::to_string(count) +

@@ -13,10 +13,11 @@ namespace treadle {
 // Keys are given without the architecture, which is their prefix in the file. Throws ModelFileError naming the key.
 class ConfigReader {
  public:
-    explicit ConfigReader(const GgufFile& file);
+    ConfigReader(const GgufFile& file, int64_t context_length);
 
     const GgufFile& file() const { return file_; }
     const std::string& architecture() const { return architecture_; }
+    int64_t context_length() const { return context_length_; }  // see LoadOptions
     std::string key(const char* name) const { return architecture_ + "." + name; }
     bool has(const char* name) const { return file_.find(key(name)) != nullptr; }
 
@@ -31,6 +32,7 @@ class ConfigReader {
     int32_t checked(const char* name, uint64_t value, uint64_t low, uint64_t high) const;
 
     const GgufFile& file_;
+    int64_t context_length_;
     std::string architecture_;
 };
 

@@ -71,10 +71,17 @@ void Runtime::Impl::add_states(int worker) {
     timers_.lap(worker, Operator::kAddStates);
 }
 
+void Runtime::Impl::finish_logits(float* logits, int64_t count) const {
+    const ModelConfig& config = model_->config();
+    if (config.logit_scale != 1.0f) {
+        for (int64_t i = 0; i < count; ++i) logits[i] *= config.logit_scale;
+    }
+    if (config.logit_cap.cap > 0.0f) model_->kernels().soft_cap(logits, count, config.logit_cap);
+}
+
 void Runtime::Impl::logits_and_samples(int worker) {
     const ModelConfig& config = model_->config();
     const Matrix& output = model_->output();
-    const SoftCap cap = config.logit_cap;
     float* vocab_scratch = worker_vocab_ + static_cast<int64_t>(worker) * config.vocab_size;
     for (int64_t first = 0; first < input_.num_logit_rows; first += max_logit_rows_) {
         const int64_t num_rows = std::min(max_logit_rows_, input_.num_logit_rows - first);
@@ -84,7 +91,7 @@ void Runtime::Impl::logits_and_samples(int worker) {
         });
         multiply(worker, {&output}, num_rows,
                  [&](const Matrix&, int64_t row, int64_t rows, int64_t token, int64_t num_tokens, float* out) {
-                     if (cap.cap > 0.0f) model_->kernels().soft_cap(out, num_tokens * kPanelRows, cap);
+                     finish_logits(out, num_tokens * kPanelRows);
                      for (int64_t t = 0; t < num_tokens; ++t) {
                          std::memcpy(logits + (token + t) * config.vocab_size + row, out + t * kPanelRows,
                                      static_cast<size_t>(rows) * sizeof(float));

@@ -22,7 +22,8 @@ size_t head_bytes_of(KvType type, int32_t head_dim) {
 std::string layout_of(const ModelConfig& config, KvType type) {
     return std::string(type == KvType::kF16 ? "f16" : "q8_0") + " v" + std::to_string(kLayoutVersion) +
            " layers=" + std::to_string(config.num_layers) + " kv_heads=" + std::to_string(config.num_kv_heads) +
-           " head_dim=" + std::to_string(config.head_dim) + " block_tokens=" + std::to_string(kKvBlockTokens);
+           " head_dim=" + std::to_string(config.head_dim) + " block_tokens=" + std::to_string(kKvBlockTokens) +
+           (config.long_rope ? " rope=long" : "");
 }
 
 }  // namespace

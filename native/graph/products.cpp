@@ -19,12 +19,14 @@ void Runtime::Impl::multiply_into_residual(int worker, const Matrix& matrix, con
                  });
         return add_normalised(worker, norm);
     }
+    const float scale = model_->config().residual_scale;
     multiply(worker, {&matrix}, num_rows_,
              [&](const Matrix&, int64_t row, int64_t num_rows, int64_t token, int64_t num_tokens, const float* out) {
                  for (int64_t t = 0; t < num_tokens; ++t) {
                      float* target = residual_ + (token + t) * matrix.rows + row;
                      for (int64_t r = 0; r < num_rows; ++r) {
-                         target[r] += bias ? out[t * kPanelRows + r] + bias[row + r] : out[t * kPanelRows + r];
+                         const float added = bias ? out[t * kPanelRows + r] + bias[row + r] : out[t * kPanelRows + r];
+                         target[r] += scale * added;
                      }
                  }
              });
@@ -35,7 +37,7 @@ void Runtime::Impl::add_normalised(int worker, const float* norm) {
     pool_.share(worker, num_rows_, 1, [&](int64_t row, int64_t) {
         const float* added = normalised(worker, branch_ + row * config.hidden_size, norm);
         float* target = residual_ + row * config.hidden_size;
-        for (int32_t d = 0; d < config.hidden_size; ++d) target[d] += added[d];
+        for (int32_t d = 0; d < config.hidden_size; ++d) target[d] += config.residual_scale * added[d];
     });
 }
 

@@ -60,8 +60,11 @@ class Runtime::Impl {
     const float* normalised(int worker, const float* row, const float* norm);
     const Activations& activations(int worker, int64_t num_rows) const;
     const float* kept(int64_t row) const;
+    void finish_logits(float* logits, int64_t count) const;
     // Norm and rotation of queries and keys; keys and values go into the KV blocks.
     void finish_heads_and_store(int worker, int32_t layer);
+    void normalise_projections(int worker, const LayerWeights& layer);
+    float query_scale(int64_t token) const;
     void finish_head(float* head, const float* norm, int64_t token, int32_t rope) const;
     void rotate(float* head, int64_t token, int32_t rope) const;
     void rotary_angles(int64_t token);

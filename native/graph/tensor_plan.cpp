@@ -66,6 +66,18 @@ void TensorPlan::stacked_matrices(const std::string& name, int64_t rows, int64_t
     }
 }
 
+void TensorPlan::fused_matrix(const std::string& name, int64_t columns, std::initializer_list<Part> parts) {
+    const GgufTensor& tensor = require(name);
+    int64_t rows = 0;
+    for (const Part& part : parts) rows += part.rows;
+    expect_shape(tensor, {static_cast<uint64_t>(columns), static_cast<uint64_t>(rows)});
+    uint64_t file_offset = 0;
+    for (const Part& part : parts) {
+        place(tensor, file_offset, part.rows, columns, part.target);
+        file_offset += static_cast<uint64_t>(part.rows * row_bytes(part.target));
+    }
+}
+
 void TensorPlan::place(const GgufTensor& tensor, uint64_t file_offset, int64_t rows, int64_t columns, Matrix& target) {
     const int64_t block = block_columns(tensor.format);
     if (block == 0 || columns % block != 0) {

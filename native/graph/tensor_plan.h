@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <set>
 #include <span>
 #include <string>
@@ -34,6 +35,12 @@ class TensorPlan {
 
     // Targets must stay where they are until the loader has filled them. All throw ModelFileError naming the tensor.
     void matrix(const std::string& name, int64_t rows, int64_t columns, Matrix& target);
+    // A tensor whose rows are those of several matrices, one after the other.
+    struct Part {
+        int64_t rows;
+        Matrix& target;
+    };
+    void fused_matrix(const std::string& name, int64_t columns, std::initializer_list<Part> parts);
     void vector(const std::string& name, int64_t count, const float** target);
     // One matrix, or vector, after the other in a tensor of one more dimension: those of all experts.
     void stacked_matrices(const std::string& name, int64_t rows, int64_t columns, std::span<Matrix* const> targets);

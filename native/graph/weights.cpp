@@ -10,6 +10,7 @@
 
 #include "config.h"
 #include "refuse.h"
+#include "rope.h"
 #include "tensor_plan.h"
 #include "treadle/model.h"
 #include "treadle/thread_pool.h"
@@ -65,7 +66,7 @@ class WeightLoader {
         plan_.matrix("token_embd.weight", config.vocab_size, config.hidden_size, model_.token_embedding_);
         plan_.vector("output_norm.weight", config.hidden_size, &model_.output_norm_);
         if (plan_.has(kOutput)) plan_.matrix(kOutput, config.vocab_size, config.hidden_size, model_.output_);
-        plan_.mark_used("rope_freqs.weight");
+        for (const char* name : {kRopeFactors, kLongRopeFactors, kShortRopeFactors}) plan_.mark_used(name);
         model_.layers_.resize(static_cast<size_t>(config.num_layers));
         for (int32_t i = 0; i < config.num_layers; ++i) {
             family_.plan_layer(plan_, config, "blk." + std::to_string(i) + ".", model_.layers_[i]);
@@ -156,7 +157,7 @@ class WeightLoader {
 
 std::shared_ptr<Model> Model::load(const GgufFile& file, const LoadOptions& options) {
     auto model = std::make_shared<Model>();
-    FileConfig read = read_config(file);
+    FileConfig read = read_config(file, options.context_length);
     model->config_ = std::move(read.config);
     model->kernels_ = options.kernels;
     WeightLoader(file, options, *read.family, *model).load();
@@ -171,7 +172,7 @@ bool Model::has_post_norms() const {
 
 void Model::check(const GgufFile& file) {
     Model model;
-    FileConfig read = read_config(file);
+    FileConfig read = read_config(file, 0);
     model.config_ = std::move(read.config);
     WeightLoader(file, {}, *read.family, model).check();
 }

@@ -70,9 +70,9 @@ class Model:
     """Packed weights of one model file."""
 
     @staticmethod
-    def load(gguf: GgufFile, *, isa: str = '', cpus: Sequence[int], progress: Callable[[int, int], None] | None = None) -> Model:
+    def load(gguf: GgufFile, *, isa: str = '', cpus: Sequence[int], progress: Callable[[int, int], None] | None = None, context_length: int = 0) -> Model:
         """
-        Read, check and pack a model; `progress(bytes_done, bytes_total)` is called now and then.
+        Read, check and pack a model; `progress(bytes_done, bytes_total)` is called now and then. `context_length`, 0 for the model's own, chooses between factors for short and long contexts.
         """
 
     @staticmethod

@@ -36,9 +36,12 @@ class Core:
         num_blocks: int = 64,
         max_batch_tokens: int = 512,
         kv_type: str = "f16",
+        context_length: int = 0,
     ) -> None:
         cpus = [-1] * threads
-        self.model = _native.Model.load(_native.GgufFile.open(str(path)), isa=isa, cpus=cpus)
+        self.model = _native.Model.load(
+            _native.GgufFile.open(str(path)), isa=isa, cpus=cpus, context_length=context_length
+        )
         self.runtime = _native.Runtime(
             self.model, cpus=cpus, num_blocks=num_blocks, max_batch_tokens=max_batch_tokens, kv_type=kv_type
         )

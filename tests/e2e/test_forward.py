@@ -1,25 +1,15 @@
-"""The native core's logits and greedy tokens against the NumPy forward pass.
-
-Two kinds of comparison. Where products take float activations, the core and NumPy differ by float rounding alone, and the
-bound is what float rounding does to NumPy itself. Where products take int8 activations, a last-bit difference can move an
-activation to the next level, and that spreads; no order of summation is then the right one. There the core has to be
-as far from the exact pass as NumPy with the same int8 rounding is, and no further.
-"""
+"""Logits and greedy tokens of every weight format and of real models against the NumPy forward pass."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from core import Core
+from against_numpy import check_float_model, check_quantised_model, random_tokens
 from gguf import GGMLQuantizationType as Format
-from numpy.typing import NDArray
 
-from oracles.architectures import ARCHITECTURES
 from oracles.float_copy import write_float_copy
-from oracles.numpy_forward import NumpyModel
-from oracles.tiny_model import TinyModel, vocabulary
+from oracles.tiny_model import TinyModel
 from treadle import _native
 from treadle.models.gguf import ModelFile
 from treadle.models.tokenizer import Tokenizer
@@ -38,76 +28,6 @@ K_FORMATS = [
     *(Format.Q2_K, Format.Q3_K, Format.Q4_K, Format.Q5_K, Format.Q6_K),
     *(Format.IQ4_XS, Format.TQ1_0, Format.TQ2_0),
 ]
-
-
-def log_softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
-    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-
-
-def mean_divergence(exact: NDArray[np.floating], other: NDArray[np.floating]) -> float:
-    """Mean Kullback-Leibler divergence of the next-token distributions, in nats."""
-    p, q = log_softmax(exact), log_softmax(other)
-    return float((np.exp(p) * (p - q)).sum(axis=-1).mean())
-
-
-def splits(ours: NDArray[np.floating], oracle: NDArray[np.floating]) -> list[tuple[float, str]]:
-    """Positions where the two choose different tokens: the oracle's gap between them, and both pairs of logits in words."""
-    found = []
-    for row in np.flatnonzero(ours.argmax(axis=-1) != oracle.argmax(axis=-1)):
-        pair = [int(ours[row].argmax()), int(oracle[row].argmax())]
-        gap = float(oracle[row, pair[1]] - oracle[row, pair[0]])
-        found.append((gap, f"row {row}: tokens {pair}, ours {ours[row, pair]}, oracle {oracle[row, pair]}"))
-    return found
-
-
-def random_tokens(count: int) -> list[int]:
-    return np.random.default_rng(1).integers(0, len(vocabulary()), count).tolist()
-
-
-def check_float_model(path: Path, prompts: list[list[int]], num_tokens: int, isa: str = "") -> None:
-    """Greedy tokens equal NumPy's; only a tie within what float rounding moves may split them."""
-    core, numpy_model = Core(path, isa=isa), NumpyModel(path)
-    runs = [(prompt, *core.continue_greedily(prompt, num_tokens)) for prompt in prompts]
-    sequences = [prompt + output[:-1] for prompt, output, _ in runs]
-    exact = numpy_model.forward(sequences, activation_rounding=True, dtype=np.float64)
-    single = numpy_model.forward(sequences, activation_rounding=True)
-    unrounded = numpy_model.forward(sequences, dtype=np.float64)
-    # Keys and values are rounded to float16 in every pass but the last, and a last-bit difference moves single ones of them
-    # to the neighbouring float16: less than all of that rounding together, more than float32 alone.
-    bound = largest_difference(exact, single) + largest_difference(exact, unrounded)
-    worst = largest_difference(exact, [logits for *_, logits in runs])
-    assert worst <= bound, f"logits differ by {worst}, rounding explains {bound}"
-    for (prompt, _, logits), oracle in zip(runs, exact, strict=True):
-        chosen = slice(len(prompt) - 1, None)
-        for gap, words in splits(logits[chosen], oracle[chosen]):
-            assert gap <= 2 * bound, words
-
-
-def largest_difference(some: list[NDArray[np.floating]], others: list[NDArray[np.floating]]) -> float:
-    return max(float(np.abs(one - other).max()) for one, other in zip(some, others, strict=True))
-
-
-def check_quantised_model(path: Path, prompts: list[list[int]], num_tokens: int, isa: str = "") -> None:
-    """As far from the exact pass as NumPy with int8 activations is; greedy tokens split only inside that noise."""
-    core, numpy_model = Core(path, isa=isa), NumpyModel(path)
-    runs = [(prompt, *core.continue_greedily(prompt, num_tokens)) for prompt in prompts]
-    sequences = [prompt + output[:-1] for prompt, output, _ in runs]
-    exact = np.concatenate(numpy_model.forward(sequences))
-    rounded = np.concatenate(numpy_model.forward(sequences, activation_rounding=True))
-    ours = np.concatenate([logits for *_, logits in runs])
-    noise, expected_noise = ours - exact, rounded - exact
-    assert np.sqrt(np.mean(noise**2)) <= 1.25 * np.sqrt(np.mean(expected_noise**2))
-    assert mean_divergence(exact, ours) <= 1.5 * mean_divergence(exact, rounded)
-    # What rounding does to the difference of two leading logits, measured on NumPy alone.
-    leaders = np.argsort(exact, axis=-1)[:, -5:]
-    spread = np.take_along_axis(expected_noise, leaders, axis=-1)
-    allowed_gap = float((spread.max(axis=-1) - spread.min(axis=-1)).max())
-    found = splits(ours, exact)
-    for gap, words in found:
-        assert gap <= allowed_gap, f"{words}: rounding explains a gap of {allowed_gap}"
-    num_expected = len(splits(rounded, exact))
-    assert len(found) <= 2 * num_expected + 3, "\n".join(words for _, words in found)
 
 
 @pytest.mark.parametrize("format", FLOAT_FORMATS, ids=lambda format: format.name)
@@ -136,23 +56,6 @@ def test_tiny_float_models(tmp_path: Path, isa: str, architecture: str, format: 
 def test_tiny_model_variants(tmp_path: Path, shape: dict[str, object]) -> None:
     path = TinyModel(format=Format.F32, **shape).write(tmp_path / "tiny.gguf")  # type: ignore[arg-type]
     check_float_model(path, [random_tokens(150)], 16)
-
-
-# Seven layers, so that each pattern of layers comes round.
-SMALL = {"hidden_size": 96, "num_heads": 3, "num_kv_heads": 1, "feed_forward_size": 160, "num_layers": 7}
-
-
-@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
-def test_architectures(tmp_path: Path, architecture: str) -> None:
-    """Prompts longer than the windows of 24 tokens, one of them longer than a range of attention."""
-    model = TinyModel(architecture=architecture, format=Format.F32, context_length=1024, **SMALL)
-    check_float_model(model.write(tmp_path / "tiny.gguf"), [random_tokens(70), random_tokens(540)], 8)
-
-
-@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
-def test_quantised_architectures(tmp_path: Path, architecture: str) -> None:
-    model = TinyModel(architecture=architecture, format=Format.Q8_0, **SMALL)
-    check_quantised_model(model.write(tmp_path / "tiny.gguf"), [random_tokens(60), random_tokens(9)], 64)
 
 
 @pytest.mark.parametrize("format", BLOCK_FORMATS, ids=lambda format: format.name)

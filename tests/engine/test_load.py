@@ -32,7 +32,7 @@ def test_a_small_model_loads_and_answers_in_every_way(tiny_path: Path) -> None:
     with LLM(tiny_path, threads=2, progress=lambda done, total: seen.append((done, total))) as llm:
         assert llm.report.memory_plan.reason == "all the model was trained for"
         assert (llm.context, llm.report.thread_plan.num_threads) == (512, 2)
-        assert llm.report.name == "tiny llama"
+        assert llm.report.name == "tiny"
         assert seen[-1][0] == seen[-1][1]
         single = llm.generate("the inn", GREEDY)
         assert llm.generate(["the inn", "an"], GREEDY)[0].token_ids == single.token_ids
@@ -114,7 +114,7 @@ def test_how_requests_share_steps_can_be_chosen(tiny_path: Path) -> None:
 def test_what_does_not_fit_is_refused_before_loading(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NativeRunner, "load", lambda *_, **__: pytest.fail("weights were loaded"))
     monkeypatch.setattr(load_module, "memory_budget", lambda: MemoryBudget(10**6, 10**6, "a limit of a test"))
-    with pytest.raises(CapacityError, match=r"tiny llama needs \d+ MB to load .* may use 1 MB \(a limit of a test\)"):
+    with pytest.raises(CapacityError, match=r"tiny needs \d+ MB to load .* may use 1 MB \(a limit of a test\)"):
         LLM(tiny_path)
 
 

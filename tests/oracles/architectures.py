@@ -1,13 +1,14 @@
 """What the architectures differ in, for the NumPy forward pass and the writer of tiny models.
 
-What a model's tensors say by being there, such as a norm, is said here only to the writer.
+Written from the papers and the models' own code. What the tensors of a model say by being there, such as a norm, only the
+writer asks for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -15,17 +16,31 @@ class Architecture:
     rope_halves: bool = True
     """Rotary pairs are the two halves of a head, not neighbours."""
     qkv_bias: bool = False
+    fused_qkv: bool = False
+    fused_gate_up: bool = False
     head_norms: bool = False
     """Norms of each query and key head."""
+    projection_norms: bool = False
+    """Norms of the whole query and key."""
+    pre_norms: bool = True
+    """Norms of what attention and feed-forward read."""
     post_norms: bool = False
-    """Norms of what attention and feed-forward add to the residual."""
+    """Norms of what they add to the residual."""
+    post_norm_is_next: bool = False
+    """What the file calls the norm after attention is the one before the feed-forward."""
     gelu: bool = False
     scaled_embedding: bool = False
     """By the root of the hidden size."""
     window_period: int = 0
     """All layers but the last one of so many have a sliding window, if the file has one; 1 for all layers."""
-    window_rope_base: float | None = None
-    """What positions turn by in layers with a window."""
+    window_rope: Literal["local", "unscaled"] | None = None
+    """Positions in layers with a window turn by a base of 10000, or by the file's base and no scaling."""
+    long_rope: bool = False
+    """The file has factors for short and for long contexts."""
+    no_rope_period: int = 0
+    """The last layer of so many has no positions."""
+    no_rope_without_window: bool = False
+    """Where a file has windows, layers without one have no positions."""
     num_experts: int = 0
     shares_of_all: bool = False
     """The weights of a token's experts are shares of all experts, not of those chosen."""
@@ -36,13 +51,18 @@ class Architecture:
     def has_window(self, layer: int) -> bool:
         return self.window_period == 1 or (self.window_period > 1 and (layer + 1) % self.window_period != 0)
 
+    def has_rope(self, layer: int) -> bool:
+        return self.no_rope_period == 0 or (layer + 1) % self.no_rope_period != 0
+
+
+_SCALES = {"embedding_scale": 12.0, "residual_scale": 0.5, "logit_scale": 4.0}
 
 ARCHITECTURES = {
-    "llama": Architecture(rope_halves=False),
-    "qwen2": Architecture(qkv_bias=True),
-    "qwen2moe": Architecture(qkv_bias=True, num_experts=8, shares_of_all=True, shared_expert=True),
-    "qwen3": Architecture(head_norms=True),
-    "qwen3moe": Architecture(head_norms=True, num_experts=8),
+    "ernie4_5": Architecture(rope_halves=False),
+    "exaone": Architecture(),
+    "exaone4": Architecture(
+        head_norms=True, pre_norms=False, post_norms=True, window_period=4, no_rope_without_window=True
+    ),
     "gemma": Architecture(gelu=True, scaled_embedding=True),
     "gemma2": Architecture(
         gelu=True,
@@ -57,7 +77,52 @@ ARCHITECTURES = {
         head_norms=True,
         post_norms=True,
         window_period=6,
-        window_rope_base=10000.0,
+        window_rope="local",
         keys={"attention.sliding_window": 24, "rope.freq_base": 1000000.0},
     ),
+    "glm4": Architecture(rope_halves=False, fused_gate_up=True, post_norms=True, keys={"rope.dimension_count": 16}),
+    "granite": Architecture(rope_halves=False, keys={**_SCALES, "attention.scale": 0.1}),
+    "internlm2": Architecture(rope_halves=False),
+    "llama": Architecture(rope_halves=False, window_period=1),
+    "minicpm": Architecture(rope_halves=False, keys=_SCALES),
+    "mistral3": Architecture(
+        rope_halves=False,
+        keys={
+            "attention.temperature_scale": 0.1,
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 16.0,
+            "rope.scaling.original_context_length": 64,
+            "rope.scaling.yarn_log_multiplier": 1.0,
+        },
+    ),
+    "olmo2": Architecture(
+        projection_norms=True,
+        pre_norms=False,
+        post_norms=True,
+        window_period=4,
+        window_rope="unscaled",
+        keys={
+            "attention.sliding_window": 24,
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 8.0,
+            "rope.scaling.original_context_length": 64,
+        },
+    ),
+    "phi3": Architecture(
+        fused_qkv=True,
+        fused_gate_up=True,
+        window_period=1,
+        long_rope=True,
+        keys={
+            "rope.dimension_count": 24,
+            "rope.scaling.original_context_length": 64,
+            "rope.scaling.attn_factor": 1.2,
+        },
+    ),
+    "qwen2": Architecture(qkv_bias=True),
+    "qwen2moe": Architecture(qkv_bias=True, num_experts=8, shares_of_all=True, shared_expert=True),
+    "qwen3": Architecture(head_norms=True),
+    "qwen3moe": Architecture(head_norms=True, num_experts=8),
+    "seed_oss": Architecture(qkv_bias=True, post_norm_is_next=True),
+    "smollm3": Architecture(rope_halves=False, no_rope_period=4),
 }

@@ -16,6 +16,7 @@ from gguf import GGMLQuantizationType as Format
 from numpy.typing import NDArray
 
 from oracles.architectures import ARCHITECTURES
+from oracles.numpy_rope import plain_rope_tables, rope_tables
 
 Array = NDArray[np.floating[Any]]
 
@@ -40,11 +41,11 @@ class NumpyModel:
             tensor.name: Weight(gguf.quants.dequantize(tensor.data, tensor.tensor_type), tensor.tensor_type)
             for tensor in reader.tensors
         }
-        # Only scalars: the token lists are long and no business of the forward pass.
+        # Without the lists of tokens: they are long and no business of the forward pass.
         self.metadata = {
             field.name: field.contents()
             for field in reader.fields.values()
-            if field.types and field.types[0] != gguf.GGUFValueType.ARRAY
+            if field.types and not field.name.startswith("tokenizer.")
         }
         self.architecture: str = self.metadata["general.architecture"]
         self.kind = ARCHITECTURES[self.architecture]
@@ -55,9 +56,9 @@ class NumpyModel:
         self.head_dim: int = self.hyperparameter("attention.key_length", hidden_size // self.num_heads)
         self.norm_epsilon: float = self.hyperparameter("attention.layer_norm_rms_epsilon")
 
-    def hyperparameter(self, key: str, default: Any = None) -> Any:
+    def hyperparameter(self, key: str, default: Any = None, *, required: bool = True) -> Any:
         value = self.metadata.get(f"{self.architecture}.{key}", default)
-        assert value is not None, f"the file has no {key}"
+        assert value is not None or not required, f"the file has no {key}"
         return value
 
     def forward(
@@ -69,7 +70,7 @@ class NumpyModel:
         """
         run = _Pass(self, sequences, activation_rounding, dtype)
         head = "output.weight" if "output.weight" in self.weights else "token_embd.weight"
-        logits = run.product(run.states(sequences), head)
+        logits = run.product(run.states(sequences), head) / run.scale("logit_scale")
         return run.split(soft_cap(logits, self.hyperparameter("final_logit_softcapping", 0.0)))
 
     def states(
@@ -94,21 +95,32 @@ class _Pass:
         ends = np.cumsum([len(sequence) for sequence in sequences])
         self.spans = [slice(end - len(sequence), end) for end, sequence in zip(ends, sequences, strict=True)]
         positions = np.concatenate([np.arange(len(sequence)) for sequence in sequences])
-        base = model.kind.window_rope_base
-        self.rope = rope_tables(model, positions, dtype)
-        self.window_rope = self.rope if base is None else plain_rope_tables(model, base, positions, dtype)
+        self.positions = positions
+        dims = model.hyperparameter("rope.dimension_count", model.head_dim)
+        factors = {name: weight.values for name, weight in model.weights.items() if name.startswith("rope_f")}
+        self.rope = self.window_rope = rope_tables(dims, model.hyperparameter, factors, positions, dtype)
+        if model.kind.window_rope is not None:
+            base = 10000.0 if model.kind.window_rope == "local" else model.hyperparameter("rope.freq_base")
+            self.window_rope = plain_rope_tables(dims, base, positions, dtype)
 
     def states(self, sequences: list[list[int]]) -> Array:
         hidden = self.model.weights["token_embd.weight"].values[np.concatenate(sequences)].astype(self.dtype)
-        if self.model.kind.scaled_embedding:
-            hidden = hidden * self.dtype(hidden.shape[1] ** 0.5)
+        scaled = self.model.kind.scaled_embedding
+        hidden = hidden * self.dtype(hidden.shape[1] ** 0.5 if scaled else self.scale("embedding_scale"))
+        residual_scale = self.scale("residual_scale")
         for layer in range(self.model.num_layers):
             block = f"blk.{layer}"
             added = self.attention(layer, self.norm(hidden, f"{block}.attn_norm.weight"))
-            hidden = hidden + self.norm(added, f"{block}.post_attention_norm.weight")
-            added = self.feed_forward(layer, self.norm(hidden, f"{block}.ffn_norm.weight"))
-            hidden = hidden + self.norm(added, f"{block}.post_ffw_norm.weight")
+            post_norm, norm = (f"{block}.{name}.weight" for name in ("post_attention_norm", "ffn_norm"))
+            if self.model.kind.post_norm_is_next:
+                post_norm, norm = "", post_norm
+            hidden = hidden + self.norm(added, post_norm) * residual_scale
+            added = self.feed_forward(layer, self.norm(hidden, norm))
+            hidden = hidden + self.norm(added, f"{block}.post_ffw_norm.weight") * residual_scale
         return self.norm(hidden, "output_norm.weight")
+
+    def scale(self, key: str) -> Any:
+        return self.dtype(self.model.hyperparameter(key, 1.0))
 
     def split(self, rows: Array) -> list[Array]:
         """Rows of all sequences by sequence."""
@@ -136,14 +148,18 @@ class _Pass:
     def attention(self, layer: int, x: Array) -> Array:
         """Causal grouped-query attention (Ainslie et al. 2023) with rotary positions."""
         model = self.model
-        heads = [
-            self.product(x, f"blk.{layer}.attn_{part}.weight").reshape(len(x), -1, model.head_dim) for part in "qkv"
-        ]
-        query, key = (
-            self.rotate(self.norm(heads[index], f"blk.{layer}.attn_{part}_norm.weight"), layer)
-            for index, part in enumerate("qk")
-        )
-        value = heads[2]
+        projected = self.projections(layer, x)
+        for index, part in enumerate("qk"):
+            if model.kind.projection_norms:
+                projected[index] = self.norm(projected[index], f"blk.{layer}.attn_{part}_norm.weight")
+        heads = [part.reshape(len(x), -1, model.head_dim) for part in projected]
+        for index, part in enumerate("qk"):
+            if not model.kind.projection_norms:
+                heads[index] = self.norm(heads[index], f"blk.{layer}.attn_{part}_norm.weight")
+            if self.has_rope(layer):
+                heads[index] = self.rotate(heads[index], layer)
+        query, key, value = heads
+        query = query * self.temperature()[:, None, None]
         if self.rounding:
             key, value = (part.astype(np.float16).astype(self.dtype) for part in (key, value))
         group = model.num_heads // model.num_kv_heads
@@ -151,13 +167,46 @@ class _Pass:
         mixed = [self.attend(layer, query[span], key[span], value[span]) for span in self.spans]
         return self.product(np.concatenate(mixed).reshape(len(x), -1), f"blk.{layer}.attn_output.weight")
 
+    def projections(self, layer: int, x: Array) -> list[Array]:
+        """Query, key and value."""
+        model, fused = self.model, f"blk.{layer}.attn_qkv.weight"
+        if fused not in model.weights:
+            return [self.product(x, f"blk.{layer}.attn_{part}.weight") for part in "qkv"]
+        return np.split(
+            self.product(x, fused),
+            np.cumsum([model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim]),
+            axis=1,
+        )
+
+    def temperature(self) -> Array:
+        """What queries are multiplied with, by position: they grow where `attention.temperature_scale` says so."""
+        get = self.model.hyperparameter
+        length = get("attention.temperature_length", get("rope.scaling.original_context_length", get("context_length")))
+        periods = np.floor(self.positions / length)
+        return (1 + get("attention.temperature_scale", 0.0) * np.log(1 + periods)).astype(self.dtype)
+
+    def has_window(self, layer: int) -> bool:
+        """Whether the file gives the layer a sliding window."""
+        get = self.model.hyperparameter
+        if get("attention.sliding_window", 0) == 0:
+            return False
+        pattern = get("attention.sliding_window_pattern", None, required=False)
+        return self.model.kind.has_window(layer) if pattern is None else bool(pattern[layer])
+
+    def has_rope(self, layer: int) -> bool:
+        model = self.model
+        if model.kind.no_rope_without_window and model.hyperparameter("attention.sliding_window", 0) > 0:
+            return self.has_window(layer)
+        return model.kind.has_rope(layer)
+
     def attend(self, layer: int, query: Array, key: Array, value: Array) -> Array:
         """Arrays are [position, head, head_dim], one sequence."""
-        scores = np.einsum("qhd,khd->hqk", query, key) / self.dtype(self.model.head_dim**0.5)
+        scale = self.model.hyperparameter("attention.scale", self.model.head_dim**-0.5)
+        scores = np.einsum("qhd,khd->hqk", query, key) * self.dtype(scale)
         scores = soft_cap(scores, self.model.hyperparameter("attn_logit_softcapping", 0.0))
         everywhere = np.ones(scores.shape[1:], bool)
         unseen = np.triu(everywhere, k=1)
-        if self.model.kind.has_window(layer):
+        if self.has_window(layer):
             unseen |= np.tril(everywhere, k=-self.model.hyperparameter("attention.sliding_window"))
         scores[:, unseen] = -np.inf
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
@@ -166,9 +215,7 @@ class _Pass:
 
     def rotate(self, heads: Array, layer: int) -> Array:
         """Rotary embedding (Su et al. 2021) of adjacent pairs, or of pairs from the two halves."""
-        cos, sin = (
-            table[:, None, :] for table in (self.window_rope if self.model.kind.has_window(layer) else self.rope)
-        )
+        cos, sin = (table[:, None, :] for table in (self.window_rope if self.has_window(layer) else self.rope))
         half = cos.shape[-1]
         out = heads.copy()
         if self.model.kind.rope_halves:
@@ -181,15 +228,18 @@ class _Pass:
 
     def feed_forward(self, layer: int, x: Array) -> Array:
         """SwiGLU or, with the tanh approximation of GELU, GeGLU (Shazeer 2020)."""
-        if f"blk.{layer}.ffn_gate_inp.weight" in self.model.weights:
+        block = f"blk.{layer}"
+        if f"{block}.ffn_gate_inp.weight" in self.model.weights:
             return self.mixture(layer, x)
-        gate = self.product(x, f"blk.{layer}.ffn_gate.weight")
-        up = self.product(x, f"blk.{layer}.ffn_up.weight")
+        if f"{block}.ffn_gate.weight" in self.model.weights:
+            gate, up = (self.product(x, f"{block}.ffn_{part}.weight") for part in ("gate", "up"))
+        else:
+            gate, up = np.split(self.product(x, f"{block}.ffn_up.weight"), 2, axis=1)
         if self.model.kind.gelu:
             active = gate / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (gate + 0.044715 * gate**3)))
         else:
             active = gate / (1 + np.exp(-gate))
-        return self.product((active * up).astype(self.dtype), f"blk.{layer}.ffn_down.weight")
+        return self.product((active * up).astype(self.dtype), f"{block}.ffn_down.weight")
 
     def mixture(self, layer: int, x: Array) -> Array:
         """A mixture of experts (Shazeer et al. 2017) over all tokens, one token and expert after the other."""
@@ -231,45 +281,3 @@ def round_to_int8(x: Array, block: int) -> Array:
 def soft_cap(x: Array, cap: float) -> Array:
     """x, smoothly kept between -cap and cap unless cap is 0."""
     return x if cap == 0 else (cap * np.tanh(x / cap)).astype(x.dtype)
-
-
-def plain_rope_tables(model: NumpyModel, base: float, positions: NDArray[np.int64], dtype: type) -> tuple[Array, Array]:
-    dims = model.hyperparameter("rope.dimension_count", model.head_dim)
-    angles = positions[:, None] * base ** (-2.0 * np.arange(dims // 2) / dims)
-    return np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)
-
-
-def rope_tables(model: NumpyModel, positions: NDArray[np.int64], dtype: type) -> tuple[Array, Array]:
-    """cos and sin of every position and pair, with the file's frequency factors and position scaling."""
-    dims = model.hyperparameter("rope.dimension_count", model.head_dim)
-    base = model.hyperparameter("rope.freq_base", 10000.0)
-    pairs = np.arange(dims // 2)
-    frequencies = base ** (-2.0 * pairs / dims)
-    if "rope_freqs.weight" in model.weights:  # Llama 3.1's long-context factors, one per pair
-        frequencies = frequencies / model.weights["rope_freqs.weight"].values
-    scaling = model.metadata.get(f"{model.architecture}.rope.scaling.type", "none")
-    magnitude = 1.0
-    if scaling != "none":
-        factor = model.hyperparameter("rope.scaling.factor")
-        stretched = frequencies / factor
-        if scaling == "linear":
-            frequencies = stretched
-        else:
-            assert scaling == "yarn", scaling
-            keep = yarn_keep(dims, base, model.hyperparameter("rope.scaling.original_context_length"))
-            frequencies = stretched * (1 - keep) + frequencies * keep
-            magnitude = 1 + 0.1 * np.log(factor)
-    angles = positions[:, None] * frequencies
-    return (np.cos(angles) * magnitude).astype(dtype), (np.sin(angles) * magnitude).astype(dtype)
-
-
-def yarn_keep(dims: int, base: float, original_context: int) -> Array:
-    """How much of each pair's own frequency YaRN (Peng et al. 2023) keeps: 1 for pairs that turn 32 times, 0 for less than one."""
-
-    def pair_with_turns(turns: float) -> float:
-        return float(dims * np.log(original_context / (turns * 2 * np.pi)) / (2 * np.log(base)))
-
-    low = max(np.floor(pair_with_turns(32)), 0)
-    high = min(np.ceil(pair_with_turns(1)), dims - 1)
-    ramp = (np.arange(dims // 2) - low) / max(high - low, 0.001)
-    return 1 - np.clip(ramp, 0, 1)

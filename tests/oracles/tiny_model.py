@@ -74,28 +74,15 @@ class TinyModel:
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """Every tensor with its shape, rows first."""
-        hidden, query, kv = self.hidden_size, self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        hidden = self.hidden_size
         shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (len(vocabulary()), hidden)}
         if self.rope_factors:
             shapes["rope_freqs.weight"] = (self.head_dim // 2,)
+        if ARCHITECTURES[self.architecture].long_rope:
+            pairs = self._keys()["rope.dimension_count"] // 2
+            shapes |= {"rope_factors_long.weight": (pairs,), "rope_factors_short.weight": (pairs,)}
         for layer in range(self.num_layers):
-            block: dict[str, tuple[int, ...]] = {
-                "attn_norm.weight": (hidden,),
-                "attn_q.weight": (query, hidden),
-                "attn_k.weight": (kv, hidden),
-                "attn_v.weight": (kv, hidden),
-                "attn_output.weight": (hidden, query),
-                "ffn_norm.weight": (hidden,),
-                **self._feed_forward_shapes(),
-            }
-            kind = ARCHITECTURES[self.architecture]
-            if kind.qkv_bias:
-                block |= {"attn_q.bias": (query,), "attn_k.bias": (kv,), "attn_v.bias": (kv,)}
-            if kind.head_norms:
-                block |= {"attn_q_norm.weight": (self.head_dim,), "attn_k_norm.weight": (self.head_dim,)}
-            if kind.post_norms:
-                block |= {"post_attention_norm.weight": (hidden,), "post_ffw_norm.weight": (hidden,)}
-            shapes |= {f"blk.{layer}.{name}": shape for name, shape in block.items()}
+            shapes |= {f"blk.{layer}.{name}": shape for name, shape in self.layer_shapes().items()}
         shapes["output_norm.weight"] = (hidden,)
         if not self.tied:
             shapes["output.weight"] = (len(vocabulary()), hidden)
@@ -109,6 +96,8 @@ class TinyModel:
         hidden, size = self.hidden_size, self.feed_forward_size
         dense = {"gate": (size, hidden), "up": (size, hidden), "down": (hidden, size)}
         if self._num_experts == 0:
+            if ARCHITECTURES[self.architecture].fused_gate_up:
+                dense = {"up": (2 * size, hidden), "down": (hidden, size)}
             return {f"ffn_{part}.weight": shape for part, shape in dense.items()}
         experts, size = self._num_experts, self.expert_feed_forward_size
         shapes: dict[str, tuple[int, ...]] = {
@@ -122,13 +111,42 @@ class TinyModel:
             shapes["ffn_gate_inp_shexp.weight"] = (hidden,)
         return shapes
 
+    def layer_shapes(self) -> dict[str, tuple[int, ...]]:
+        kind, hidden = ARCHITECTURES[self.architecture], self.hidden_size
+        query, kv = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        block: dict[str, tuple[int, ...]] = {"attn_norm.weight": (hidden,)} if kind.pre_norms else {}
+        if kind.fused_qkv:
+            block["attn_qkv.weight"] = (query + 2 * kv, hidden)
+        else:
+            block |= {f"attn_{part}.weight": (rows, hidden) for part, rows in zip("qkv", (query, kv, kv), strict=True)}
+        if kind.qkv_bias:
+            block |= {"attn_q.bias": (query,), "attn_k.bias": (kv,), "attn_v.bias": (kv,)}
+        if kind.head_norms:
+            block |= {"attn_q_norm.weight": (self.head_dim,), "attn_k_norm.weight": (self.head_dim,)}
+        if kind.projection_norms:
+            block |= {"attn_q_norm.weight": (query,), "attn_k_norm.weight": (kv,)}
+        block["attn_output.weight"] = (hidden, query)
+        if kind.post_norms or kind.post_norm_is_next:
+            block["post_attention_norm.weight"] = (hidden,)
+        if kind.pre_norms and not kind.post_norm_is_next:
+            block["ffn_norm.weight"] = (hidden,)
+        block |= self._feed_forward_shapes()
+        if kind.post_norms:
+            block["post_ffw_norm.weight"] = (hidden,)
+        return block
+
     def _format_of(self, name: str) -> Format:
         if name.endswith("ffn_gate_inp.weight"):
             return Format.F32
         return self.formats.get(name) or self.formats.get(name.split(".")[-2], self.format)
 
+    def _keys(self) -> dict[str, Any]:
+        """What an architecture may have its own value of, or only a part of the architectures has."""
+        common = {"rope.freq_base": self.rope_base, "rope.dimension_count": self.head_dim}
+        return {**common, **ARCHITECTURES[self.architecture].keys, **self.keys}
+
     def _add_metadata(self, writer: gguf.GGUFWriter) -> None:
-        writer.add_name(f"tiny {self.architecture}")
+        writer.add_name("tiny")
         writer.add_context_length(self.context_length)
         writer.add_embedding_length(self.hidden_size)
         writer.add_block_count(self.num_layers)
@@ -142,14 +160,9 @@ class TinyModel:
             if ARCHITECTURES[self.architecture].shared_expert:
                 writer.add_expert_shared_feed_forward_length(self.feed_forward_size)
         writer.add_layer_norm_rms_eps(1e-5)
-        for name, value in {
-            "rope.freq_base": self.rope_base,
-            **ARCHITECTURES[self.architecture].keys,
-            **self.keys,
-        }.items():
-            add = writer.add_float32 if isinstance(value, float) else writer.add_uint32
-            add(f"{self.architecture}.{name}", value)
-        writer.add_rope_dimension_count(self.head_dim)
+        for name, value in self._keys().items():
+            adders = {float: writer.add_float32, int: writer.add_uint32, str: writer.add_string, list: writer.add_array}
+            adders[type(value)](f"{self.architecture}.{name}", value)
         if self.head_dim * self.num_heads != self.hidden_size:
             writer.add_key_length(self.head_dim)
             writer.add_value_length(self.head_dim)
@@ -190,8 +203,8 @@ def add_vocabulary(writer: gguf.GGUFWriter, *, pretokenizer: str = "qwen2") -> N
 def _add_tensor(
     writer: gguf.GGUFWriter, name: str, shape: tuple[int, ...], format: Format, rng: np.random.Generator
 ) -> None:
-    if name == "rope_freqs.weight":
-        writer.add_tensor(name, np.geomspace(1.0, 8.0, shape[0]).astype(np.float32))
+    if name.startswith("rope_f"):
+        writer.add_tensor(name, np.geomspace(1.0, 2.0 if "short" in name else 8.0, shape[0]).astype(np.float32))
     elif len(shape) == 1:
         centre = 1.0 if "norm" in name else 0.0
         writer.add_tensor(name, rng.normal(centre, 0.1, shape).astype(np.float32))

@@ -5,13 +5,18 @@
 namespace treadle {
 
 std::span<const Family* const> families() {
-    static constexpr const Family* kFamilies[] = {&kGemma, &kGemma2,   &kGemma3, &kLlama,
-                                                  &kQwen2, &kQwen2Moe, &kQwen3,  &kQwen3Moe};
+    static constexpr const Family* kFamilies[] = {
+        &kErnie45, &kExaone,   &kExaone4, &kGemma, &kGemma2, &kGemma3,   &kGlm4,  &kGranite,  &kInternLm2, &kLlama,
+        &kMiniCpm, &kMistral3, &kOlmo2,   &kPhi3,  &kQwen2,  &kQwen2Moe, &kQwen3, &kQwen3Moe, &kSeedOss,   &kSmolLm3};
     return kFamilies;
 }
 
 void plan_attention(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer) {
     plan.vector(prefix + "attn_norm.weight", config.hidden_size, &layer.attention_norm);
+    plan_projections(plan, config, prefix, layer);
+}
+
+void plan_projections(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer) {
     plan.matrix(prefix + "attn_q.weight", config.query_size(), config.hidden_size, layer.query);
     plan.matrix(prefix + "attn_k.weight", config.kv_size(), config.hidden_size, layer.key);
     plan.matrix(prefix + "attn_v.weight", config.kv_size(), config.hidden_size, layer.value);
@@ -34,6 +39,24 @@ void plan_post_norms(TensorPlan& plan, const ModelConfig& config, const std::str
 
 void plan_feed_forward(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer) {
     plan.vector(prefix + "ffn_norm.weight", config.hidden_size, &layer.feed_forward_norm);
+    plan_feed_forward_products(plan, config, prefix, layer);
+}
+
+void plan_llama_layer(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer) {
+    plan_attention(plan, config, prefix, layer);
+    plan_feed_forward(plan, config, prefix, layer);
+}
+
+void plan_fused_feed_forward(TensorPlan& plan, const ModelConfig& config, const std::string& prefix,
+                             LayerWeights& layer) {
+    plan.fused_matrix(
+        prefix + "ffn_up.weight", config.hidden_size,
+        {{config.feed_forward_size, layer.feed_forward.gate}, {config.feed_forward_size, layer.feed_forward.up}});
+    plan.matrix(prefix + "ffn_down.weight", config.hidden_size, config.feed_forward_size, layer.feed_forward.down);
+}
+
+void plan_feed_forward_products(TensorPlan& plan, const ModelConfig& config, const std::string& prefix,
+                                LayerWeights& layer) {
     plan.matrix(prefix + "ffn_gate.weight", config.feed_forward_size, config.hidden_size, layer.feed_forward.gate);
     plan.matrix(prefix + "ffn_up.weight", config.feed_forward_size, config.hidden_size, layer.feed_forward.up);
     plan.matrix(prefix + "ffn_down.weight", config.hidden_size, config.feed_forward_size, layer.feed_forward.down);

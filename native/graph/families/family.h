@@ -22,18 +22,30 @@ struct Family {
     void (*plan_layer)(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer);
 };
 
-extern const Family kGemma, kGemma2, kGemma3, kLlama, kQwen2, kQwen2Moe, kQwen3, kQwen3Moe;
+extern const Family kErnie45, kExaone, kExaone4, kGemma, kGemma2, kGemma3, kGlm4, kGranite, kInternLm2, kLlama,
+    kMiniCpm, kMistral3, kOlmo2, kPhi3, kQwen2, kQwen2Moe, kQwen3, kQwen3Moe, kSeedOss, kSmolLm3;
 std::span<const Family* const> families();
 
 // The parts that most layers have.
-// Norm, query, key, value and output, with the biases that the file has.
+// Query, key, value and output, with the biases that the file has.
+void plan_projections(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer);
+// The same after a norm.
 void plan_attention(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer);
 // Norms of every query and key head.
 void plan_head_norms(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer);
 // Norms of what attention and the feed-forward add to the residual.
 void plan_post_norms(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer);
+// Gate, up and down.
+void plan_feed_forward_products(TensorPlan& plan, const ModelConfig& config, const std::string& prefix,
+                                LayerWeights& layer);
+// The same with gate and up in one tensor.
+void plan_fused_feed_forward(TensorPlan& plan, const ModelConfig& config, const std::string& prefix,
+                             LayerWeights& layer);
 // Norm, gate, up and down.
 void plan_feed_forward(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer);
+
+// plan_attention and plan_feed_forward.
+void plan_llama_layer(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer);
 
 // Sliding windows of `attention.sliding_window` tokens for the first layers of every period, all but the last one;
 // `default_period` holds unless the file has a period or a list of layers. True if there are any.

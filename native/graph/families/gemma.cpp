@@ -12,13 +12,8 @@ void read(const ConfigReader&, ModelConfig& config) {
     config.embedding_scale = std::sqrt(static_cast<float>(config.hidden_size));
 }
 
-void plan_layer(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer) {
-    plan_attention(plan, config, prefix, layer);
-    plan_feed_forward(plan, config, prefix, layer);
-}
-
 }  // namespace
 
-const Family kGemma = {"gemma", read, plan_layer};
+const Family kGemma = {"gemma", read, plan_llama_layer};
 
 }  // namespace treadle

@@ -59,12 +59,19 @@ struct ModelConfig {
     int32_t context_length = 0;
     float norm_epsilon = 0.0f;
     float embedding_scale = 1.0f;
+    float residual_scale = 1.0f;  // of what a layer adds
+    float logit_scale = 1.0f;
     float attention_scale = 0.0f;  // of the products of queries and keys
     SoftCap attention_cap = {};    // of the same, after the scale
+    // Queries grow with their position, by 1 + temperature_scale * log(1 + floor(position / temperature_length)).
+    int32_t temperature_length = 0;  // 0: they do not
+    float temperature_scale = 0.0f;
     SoftCap logit_cap = {};
     Activation activation = Activation::kSilu;
+    bool norms_projections = false;  // query and key norms span all heads together
     RopePairing rope_pairing = RopePairing::kAdjacent;
     std::vector<RopeTable> ropes;
+    bool long_rope = false;  // of two sets of factors the one for long contexts, see LoadOptions::context_length
     std::vector<LayerConfig> layers;
     ExpertConfig experts;
 
@@ -112,7 +119,7 @@ struct Mixture {
 struct LayerWeights {
     const float* attention_norm = nullptr;
     Matrix query, key, value, attention_output;
-    const float* query_norm = nullptr;  // [head_dim], of every head before it is rotated
+    const float* query_norm = nullptr;  // of every head before it is rotated, or see norms_projections
     const float* key_norm = nullptr;
     const float* query_bias = nullptr;
     const float* key_bias = nullptr;
@@ -128,6 +135,9 @@ struct LayerWeights {
 struct LoadOptions {
     const KernelTable* kernels = nullptr;
     std::vector<int> cpus;  // workers that read and pack, see ThreadPool
+    // The longest sequence that will be asked for; models with factors of positions for short and for long contexts
+    // take one of the two sets by it. 0: the model's own context.
+    int64_t context_length = 0;
     // Called on the loading thread with bytes read so far and in all; an exception of its own ends the load.
     std::function<void(uint64_t, uint64_t)> progress;
 };

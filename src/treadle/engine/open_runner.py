@@ -77,6 +77,7 @@ def open_runner(
                 home_cpus=plan.placement.cpus,
                 num_blocks=plan.memory.num_blocks,
                 kv_type=plan.memory.kv_type,
+                context=plan.memory.context,
                 max_batch_tokens=MAX_BATCH_TOKENS,
                 progress=progress,
             )

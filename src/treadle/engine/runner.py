@@ -82,14 +82,19 @@ class NativeRunner:
         num_blocks: int,
         max_batch_tokens: int,
         kv_type: str = DEFAULT_KV_TYPE,
+        context: int = 0,
         prompt_cpus: list[int] | None = None,
         home_cpus: Collection[int] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> NativeRunner:
-        """Read the weights into the layout of the chosen kernels; ``progress`` hears bytes done and bytes in all."""
+        """Read the weights into the layout of the chosen kernels; ``progress`` hears bytes done and bytes in all.
+
+        Some models read positions in one of two ways, for short or for long sequences: ``context``, the length of the
+        longest there will be, chooses; 0 stands for the longest that the model can read.
+        """
         _stay_on(home_cpus)
         return cls(
-            _native.Model.load(file.native, isa=isa, cpus=cpus, progress=progress),
+            _native.Model.load(file.native, isa=isa, cpus=cpus, progress=progress, context_length=context),
             cpus=cpus,
             num_blocks=num_blocks,
             max_batch_tokens=max_batch_tokens,

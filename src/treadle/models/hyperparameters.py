@@ -18,23 +18,37 @@ _MAX_LAYERS = 512
 _MAX_SIZE = 2**31 - 1
 _F16_BYTES = 2
 
-_ATTENTION = tuple(f"{name}.weight" for name in ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm"))
-_LAYER_TENSORS = (*_ATTENTION, "ffn_gate.weight", "ffn_up.weight", "ffn_down.weight")
-_EXPERTS = tuple(f"{name}.weight" for name in ("ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"))
-_SHARED_EXPERT = tuple(f"ffn_{name}_shexp.weight" for name in ("gate", "up", "down", "gate_inp"))
-_QKV_BIASES = ("attn_q.bias", "attn_k.bias", "attn_v.bias")
-_HEAD_NORMS = ("attn_q_norm.weight", "attn_k_norm.weight")
-_POST_NORMS = ("post_attention_norm.weight", "post_ffw_norm.weight")
-# For architectures that are not listed only metadata and the embedding are checked.
+_PROJECTIONS = ("attn_q", "attn_k", "attn_v", "attn_output")
+_PRODUCTS = ("ffn_gate", "ffn_up", "ffn_down")
+_BIASES = ("attn_q.bias", "attn_k.bias", "attn_v.bias")
+_HEAD_NORMS = ("attn_q_norm", "attn_k_norm")
+_POST_NORMS = ("post_attention_norm", "post_ffw_norm")
+
+
+def _weights(*names: str) -> tuple[str, ...]:
+    return tuple(f"{name}.weight" for name in names)
+
+
+_EXPERTS = _weights("ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
+_SHARED_EXPERT = _weights(*(f"ffn_{name}_shexp" for name in ("gate", "up", "down", "gate_inp")))
+_ATTENTION = _weights("attn_norm", *_PROJECTIONS, "ffn_norm")
+_LLAMA = (*_ATTENTION, *_weights(*_PRODUCTS))
+_POST_NORMS_ONLY = _weights(*_PROJECTIONS, *_HEAD_NORMS, *_PRODUCTS, *_POST_NORMS)
+# What each layer has, by architecture; of others only metadata and the embedding are checked.
 _REQUIRED_TENSORS = {
-    "llama": _LAYER_TENSORS,
-    "qwen2": (*_LAYER_TENSORS, *_QKV_BIASES),
-    "qwen2moe": (*_ATTENTION, *_QKV_BIASES, *_EXPERTS, *_SHARED_EXPERT),
-    "qwen3": (*_LAYER_TENSORS, *_HEAD_NORMS),
-    "qwen3moe": (*_ATTENTION, *_HEAD_NORMS, *_EXPERTS),
-    "gemma": _LAYER_TENSORS,
-    "gemma2": (*_LAYER_TENSORS, *_POST_NORMS),
-    "gemma3": (*_LAYER_TENSORS, *_HEAD_NORMS, *_POST_NORMS),
+    **dict.fromkeys(
+        ("llama", "ernie4_5", "exaone", "gemma", "granite", "internlm2", "minicpm", "mistral3", "smollm3"), _LLAMA
+    ),
+    "qwen2": (*_LLAMA, *_BIASES),
+    "qwen2moe": (*_ATTENTION, *_BIASES, *_EXPERTS, *_SHARED_EXPERT),
+    "qwen3": (*_LLAMA, *_weights(*_HEAD_NORMS)),
+    "qwen3moe": (*_ATTENTION, *_weights(*_HEAD_NORMS), *_EXPERTS),
+    "gemma2": (*_LLAMA, *_weights(*_POST_NORMS)),
+    "gemma3": (*_LLAMA, *_weights(*_HEAD_NORMS, *_POST_NORMS)),
+    "glm4": _weights("attn_norm", *_PROJECTIONS, "ffn_norm", "ffn_up", "ffn_down", *_POST_NORMS),
+    "phi3": _weights("attn_norm", "attn_qkv", "attn_output", "ffn_norm", "ffn_up", "ffn_down"),
+    "seed_oss": _weights("attn_norm", *_PROJECTIONS, "post_attention_norm", *_PRODUCTS),
+    **dict.fromkeys(("exaone4", "olmo2"), _POST_NORMS_ONLY),
 }
 
 

@@ -1,0 +1,73 @@
+"""Every architecture against the NumPy forward pass, and what their files may ask for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from against_numpy import check_float_model, check_quantised_model, random_tokens
+from core import Core
+from gguf import GGMLQuantizationType as Format
+
+from oracles.architectures import ARCHITECTURES
+from oracles.tiny_model import TinyModel
+
+# Seven layers, so that each pattern of layers comes round.
+SMALL = {"hidden_size": 96, "num_heads": 3, "num_kv_heads": 1, "feed_forward_size": 160, "num_layers": 7}
+
+
+def small(architecture: str, format: Format = Format.F32, **changes: Any) -> TinyModel:
+    return TinyModel(**{"architecture": architecture, "format": format, "context_length": 1024, **SMALL, **changes})
+
+
+@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
+def test_architectures(tmp_path: Path, architecture: str) -> None:
+    """Prompts longer than the windows of 24 tokens and than a KV block."""
+    path = small(architecture).write(tmp_path / "tiny.gguf")
+    check_float_model(path, [random_tokens(70), random_tokens(7)], 8)
+
+
+def test_windows_across_ranges_of_attention(tmp_path: Path) -> None:
+    """A range has 512 positions: windows end in one and begin in the one before, or leave it behind."""
+    path = small("gemma2", num_layers=3, keys={"attention.sliding_window": 40}).write(tmp_path / "tiny.gguf")
+    check_float_model(path, [random_tokens(570)], 8)
+
+
+@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
+def test_quantised_architectures(tmp_path: Path, architecture: str) -> None:
+    path = small(architecture, Format.Q8_0).write(tmp_path / "tiny.gguf")
+    check_quantised_model(path, [random_tokens(60), random_tokens(9)], 24)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "keys"),
+    [
+        pytest.param("llama", {"attention.sliding_window": 20}, id="mistral-window"),
+        pytest.param("exaone4", {"attention.sliding_window": 20}, id="positions-only-in-windows"),
+        pytest.param(
+            "gemma3", {"attention.sliding_window_pattern": [True, False, False, True, True, False, True]}, id="listed"
+        ),
+        pytest.param("gemma3", {"rope.scaling.type": "linear", "rope.scaling.factor": 8.0}, id="only-global-scaled"),
+        pytest.param("phi3", {"rope.scaling.original_context_length": 1024}, id="short-factors"),
+    ],
+)
+def test_variants(tmp_path: Path, architecture: str, keys: dict[str, Any]) -> None:
+    path = small(architecture, keys=keys).write(tmp_path / "tiny.gguf")
+    check_float_model(path, [random_tokens(100)], 8)
+
+
+def test_the_wanted_context_chooses_the_factors_of_positions(tmp_path: Path) -> None:
+    long = small("phi3").write(tmp_path / "long.gguf")
+    short = small("phi3", keys={"rope.scaling.original_context_length": 1024}).write(tmp_path / "short.gguf")
+
+    def logits(core: Core) -> Any:
+        return core.read(core.sequence(40), random_tokens(40), 40)
+
+    asked, native = Core(long, context_length=64), Core(short)
+    np.testing.assert_array_equal(logits(asked), logits(native))
+    assert asked.runtime.kv_layout == native.runtime.kv_layout
+    # Blocks of the one kind are of no use to the other.
+    assert asked.runtime.kv_layout != Core(long, context_length=65).runtime.kv_layout
+    assert Core(long).runtime.kv_layout == Core(long, context_length=65).runtime.kv_layout
