@@ -203,10 +203,10 @@ class FakeTokenizer:
     vocab_size = VOCAB_SIZE
     eog_ids = frozenset({END_ID})
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, max_tokens: int | None = None) -> list[int]:  # noqa: ARG002
         return [ord(char) for char in text]
 
-    def encode_prompt(self, rendered: str) -> list[int]:
+    def encode_prompt(self, rendered: str, *, max_tokens: int | None = None) -> list[int]:  # noqa: ARG002
         return self.encode(rendered)
 
     def stream(self, *, continuation: bool, shown_ids: Collection[int] = ()) -> FakeStream:  # noqa: ARG002

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from treadle.errors import ContextError
 from treadle.models.chat_template import ChatTemplate
 from treadle.models.gguf import ModelFile
 from treadle.models.tokenizer import Tokenizer
@@ -37,6 +38,37 @@ def test_smollm2_reads_digits_one_by_one_and_knows_its_ends(smollm2: tuple[Token
     assert tokenizer.encode("1234") == [33, 34, 35, 36]
     assert {tokenizer.token_text(token_id) for token_id in tokenizer.eog_ids} == {"<|im_end|>", "<|endoftext|>"}
     assert not tokenizer.add_bos
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("text", ["word " * 1_000_000, "a" * 5_000_000, "<|im_start|> " * 60_000])
+def test_a_text_far_too_long_is_not_read_to_its_end(
+    monkeypatch: pytest.MonkeyPatch, smollm2: tuple[Tokenizer, ChatTemplate], text: str
+) -> None:
+    tokenizer, template = smollm2
+    read = 0
+    encode = tokenizer._encoder.encode
+
+    def counted(piece: str) -> list[int]:
+        nonlocal read
+        read += len(piece)
+        return encode(piece)
+
+    monkeypatch.setattr(tokenizer._encoder, "encode", counted)
+    with pytest.raises(ContextError, match="far more than 1000 tokens"):
+        tokenizer.encode(text, max_tokens=1000)
+    with pytest.raises(ContextError, match="far more than 1000 tokens"):
+        tokenizer.encode_prompt(template.render([{"role": "user", "content": text}]), max_tokens=1000)
+    assert read < 100_000
+
+
+@pytest.mark.model
+def test_a_text_near_the_limit_is_read_however_long_its_tokens_are(smollm2: tuple[Tokenizer, ChatTemplate]) -> None:
+    tokenizer, template = smollm2
+    for text in ("word " * 1100, " extraordinarily" * 1100, ("-" * 80 + "\n") * 600):
+        assert tokenizer.encode(text, max_tokens=1000) == tokenizer.encode(text)
+    rendered = template.render([{"role": "user", "content": "a"}] * 200)  # mostly control tokens
+    assert tokenizer.encode_prompt(rendered, max_tokens=1000) == tokenizer.encode_prompt(rendered)
 
 
 @pytest.mark.model

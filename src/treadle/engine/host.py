@@ -83,7 +83,7 @@ class ModelHost:
         self.report = loaded.report
         self.tokenizer = loaded.tokenizer
         self.grammars = Grammars(loaded.tokenizer)
-        self.prompts = PromptReader(self.report.name, loaded.tokenizer, loaded.template)
+        self.prompts = PromptReader(self.report.name, loaded.tokenizer, loaded.template, context=self.context)
         pool = BlockPool(self.report.memory_plan.num_blocks, KV_BLOCK_TOKENS)
         self.scheduler = Scheduler(
             pool,

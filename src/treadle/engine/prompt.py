@@ -43,12 +43,16 @@ Messages = Sequence[ChatMessage | Mapping[str, Any]]
 
 
 class PromptReader:
-    """Encodes prompts for one model; ``name`` is that of the model in messages."""
+    """Encodes prompts for one model; ``name`` is that of the model in messages.
 
-    def __init__(self, name: str, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:
+    A text far beyond the ``context`` is refused before it is read to its end.
+    """
+
+    def __init__(self, name: str, tokenizer: Tokenizer, template: ChatTemplate | None, *, context: int) -> None:
         self._name = name
         self._tokenizer = tokenizer
         self._template = template
+        self._context = context
 
     @property
     def has_chat_template(self) -> bool:
@@ -69,12 +73,13 @@ class PromptReader:
         """Encode text, whose control tokens are plain text, or check a list of token ids.
 
         Raises:
+            ContextError: It is text far beyond the context.
             UsageError: It is neither, or an id is outside the vocabulary.
         """
         if isinstance(prompt, EncodedPrompt):
             return prompt
         if isinstance(prompt, str):
-            return EncodedPrompt(self._tokenizer.encode(prompt))
+            return EncodedPrompt(self._tokenizer.encode(prompt, max_tokens=self._context))
         if not isinstance(prompt, Sequence) or not all(isinstance(token_id, int) for token_id in prompt):
             raise UsageError(
                 f"prompt: expected text or a list of token ids, found {prompt!r:.80}", hint="`chat` takes messages"
@@ -101,6 +106,7 @@ class PromptReader:
         """Render a conversation with the model's own template and encode it.
 
         Raises:
+            ContextError: The text of the conversation is far beyond the context.
             TemplateError: The template refused the messages.
             UsageError: The model has no template.
         """
@@ -110,7 +116,8 @@ class PromptReader:
                 hint="use `generate`, or `treadle run --raw`, to continue plain text",
             )
         rendered = self._template.render(messages, **variables)
-        return EncodedPrompt(self._tokenizer.encode_prompt(rendered), is_chat=True, text=str(rendered))
+        token_ids = self._tokenizer.encode_prompt(rendered, max_tokens=self._context)
+        return EncodedPrompt(token_ids, is_chat=True, text=str(rendered))
 
 
 def is_prompt(prompt: object) -> TypeGuard[Prompt]:

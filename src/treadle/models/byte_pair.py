@@ -50,8 +50,7 @@ class BytePairEncoder:
 
     def encode(self, text: str) -> list[int]:
         """The ids of plain text."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
+        return _encode(self._tokenizer, text)
 
     def text_bytes(self, token_id: int) -> bytes:
         """The bytes an ordinary token stands for; characters outside the alphabet stand for their UTF-8."""
@@ -83,12 +82,19 @@ class SpacedBytePairEncoder:
             if piece in self._newlines:
                 ids.append(self._newlines[piece])
             else:
-                ids.extend(self._tokenizer.encode(piece, add_special_tokens=False).ids)
+                ids.extend(_encode(self._tokenizer, piece))
         return ids
 
     def text_bytes(self, token_id: int) -> bytes:
         """The bytes an ordinary token stands for."""
         return self._vocabulary.tokens[token_id].replace(_SPACE_MARK, " ").encode()
+
+
+def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
+    # Unlike its other ways to encode, this one leaves the interpreter to other threads; a long text takes seconds.
+    [encoding] = tokenizer.encode_batch_fast([text], add_special_tokens=False)
+    ids: list[int] = encoding.ids
+    return ids
 
 
 def _build_model(vocabulary: Vocabulary, metadata: Mapping[str, Any], **options: bool) -> models.BPE:

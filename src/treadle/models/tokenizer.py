@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
-from treadle.errors import ModelFileError, UnsupportedModelError, UsageError
+from treadle.errors import ContextError, ModelFileError, UnsupportedModelError, UsageError
 from treadle.models.byte_pair import BytePairEncoder, SpacedBytePairEncoder
 from treadle.models.pretokenizers import check_tokenizer, word_cut
 from treadle.models.prompt_guard import RenderedPrompt
@@ -21,6 +21,8 @@ __all__ = ["Encoder", "Tokenizer"]
 
 _MODEL_KEY = "tokenizer.ggml.model"
 _PRE_KEY = "tokenizer.ggml.pre"
+_LONG_TOKEN = 8  # characters; a text that is mostly longer tokens is rare
+_PIECE_LENGTH = 1 << 14
 
 
 class Encoder(Protocol):
@@ -106,28 +108,34 @@ class Tokenizer:
         """Every token that ends an answer: end of text, of turn, of message."""
         return self.vocabulary.end_ids
 
-    def encode(self, text: str, *, add_bos: bool | None = None) -> list[int]:
+    def encode(self, text: str, *, add_bos: bool | None = None, max_tokens: int | None = None) -> list[int]:
         """Encode text in which nothing is a control token.
 
         Args:
             text: Anything a user, a tool or a document may hold.
+            max_tokens: Read no further once a text is twice as long and more: a book must not cost more than a page to
+                those who have no use for more than a page.
             add_bos: Whether to begin with the BOS token; ``None`` does what the model file says, and then also ends
                 with EOS where the file asks for it.
 
         Raises:
+            ContextError: The text was not read to its end, see ``max_tokens``.
             UsageError: The text holds half of a surrogate pair and so has no UTF-8 form, or BOS is asked for and the
                 model has none.
         """
-        ids = self._encode_parts(self._plain_splitter.split(text))
+        ids = self._encode_parts(self._plain_splitter.split(text), max_tokens=max_tokens)
         if add_bos or (add_bos is None and self.add_bos):
             ids.insert(0, self._require_bos())
         if add_bos is None and self._add_eos and self.eos_id is not None:
             ids.append(self.eos_id)
         return ids
 
-    def encode_prompt(self, rendered: RenderedPrompt) -> list[int]:
-        """Encode a rendered chat: control tokens where the template put them, BOS exactly once if the model has it."""
-        ids = self._encode_parts(self._prompt_splitter.split(rendered.text), rendered.guard)
+    def encode_prompt(self, rendered: RenderedPrompt, *, max_tokens: int | None = None) -> list[int]:
+        """Encode a rendered chat: control tokens where the template put them, BOS exactly once if the model has it.
+
+        Takes ``max_tokens`` as ``encode`` does.
+        """
+        ids = self._encode_parts(self._prompt_splitter.split(rendered.text), rendered.guard, max_tokens=max_tokens)
         if self.add_bos and ids[:1] != [self.bos_id]:
             ids.insert(0, self._require_bos())
         return ids
@@ -184,10 +192,12 @@ class Tokenizer:
             raise UsageError("the model's vocabulary names no BOS token", hint="leave add_bos out")
         return self.bos_id
 
-    def _encode_parts(self, parts: Iterable[str | int], guard: str = "") -> list[int]:
+    def _encode_parts(self, parts: Iterable[str | int], guard: str = "", *, max_tokens: int | None = None) -> list[int]:
         """Encode the text between tokens already found; a first word gets the leading space the model knows."""
         ids: list[int] = []
         for part in parts:
+            if max_tokens is not None and len(ids) > 2 * max_tokens:
+                raise _too_long(max_tokens)
             if isinstance(part, int):
                 ids.append(part)
                 continue
@@ -196,8 +206,28 @@ class Tokenizer:
                 continue
             if self._encoder.space_prefix and (not ids or ids == [self.bos_id]):
                 text = " " + text
+            if max_tokens is not None and len(text) > _LONG_TOKEN * max_tokens:
+                self._check_length(_checked(text), max_tokens)
             ids.extend(self._encoder.encode(_checked(text)))
         return ids
+
+    def _check_length(self, text: str, max_tokens: int) -> None:
+        """Refuse a text that is far too long after reading no more of it than that takes.
+
+        Cutting a text into pieces may add tokens to it, but never as many as it has.
+        """
+        num_tokens = 0
+        for begin in range(0, len(text), _PIECE_LENGTH):
+            num_tokens += len(self._encoder.encode(text[begin : begin + _PIECE_LENGTH]))
+            if num_tokens > 2 * max_tokens:
+                raise _too_long(max_tokens)
+
+
+def _too_long(max_tokens: int) -> ContextError:
+    return ContextError(
+        f"the text has far more than {max_tokens} tokens, all that the context has room for",
+        hint="shorten the prompt, or load the model with a larger context",
+    )
 
 
 def _own_encoder(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Encoder:
