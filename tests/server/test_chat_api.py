@@ -205,6 +205,22 @@ def test_hostile_bodies(http: httpx.Client, body: bytes) -> None:
     assert response.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({f"field{number}": 1 for number in range(2000)}, "the body has 2001 mistakes"),
+        ({"messages": [{"role": "user", "content": "a"}] * 16_385}, "at most 16384 items"),
+        ({"messages": [{"role": "user", "content": "word " * 1_000_000}]}, "far more than 1024 tokens"),
+        ({"messages": [{"role": "user", "content": "a" * 5_000_000}]}, "far more than 1024 tokens"),
+    ],
+)
+def test_bodies_full_of_work(http: httpx.Client, body: dict[str, Any], message: str) -> None:
+    response = http.post("/v1/chat/completions", json=body)
+    assert response.status_code == 400
+    assert message in response.json()["error"]["message"]
+    assert response.elapsed.total_seconds() < 10
+
+
 def test_a_nul_character_is_text(http: httpx.Client) -> None:
     assert ask(http, messages=[{"role": "user", "content": "a\0b"}]).status_code == 200
 

@@ -60,6 +60,31 @@ def test_a_stream_ends_in_peace_when_the_server_is_told_to_end(smollm2_path: Pat
     assert (tmp_path / "kv-cache").is_dir()
 
 
+def test_a_prompt_is_known_after_the_server_was_killed(smollm2_path: Path, tmp_path: Path) -> None:
+    known = {"prompt": "one two three four five six seven eight. " * 20, "max_tokens": 1, "temperature": 0}
+
+    def ask(http: httpx.Client) -> tuple[str, int]:
+        reply = http.post("/v1/completions", json=known).json()
+        return reply["choices"][0]["text"], reply["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    with serving(smollm2_path, tmp_path) as (process, url), httpx.Client(base_url=url, timeout=120) as http:
+        text, _ = ask(http)
+        # Blocks go to the disk between the steps of whatever follows.
+        with http.stream("POST", "/v1/completions", json={**BODY, "max_tokens": 900}) as response:
+            lines = response.iter_lines()
+            while 'tier="disk"} 0.0' in http.get("/metrics").text:
+                next(lines)
+            process.kill()
+            process.wait()
+            response.close()
+    verdict = treadle("cache", "verify", "--json", TREADLE_HOME=str(tmp_path))
+    assert json.loads(verdict.out)["problems"] == []
+    with serving(smollm2_path, tmp_path) as (_, url), httpx.Client(base_url=url, timeout=120) as http:
+        again, num_cached = ask(http)
+    assert again == text
+    assert num_cached >= 128
+
+
 def test_what_takes_too_long_is_cut_with_an_error(smollm2_path: Path, tmp_path: Path) -> None:
     options = ("--drain-timeout", "0.01", "--disk-cache", "0")
     with serving(smollm2_path, tmp_path, *options) as (process, url), httpx.Client(base_url=url, timeout=120) as http:

@@ -40,6 +40,7 @@ __all__ = [
 ]
 
 _log = logging.getLogger("treadle.server")
+_MOST_MISTAKES = 1000  # taking them all out of pydantic would take seconds, in which nobody is answered
 _ANTHROPIC_PREFIX = "/v1/messages"
 _ANTHROPIC_TYPES = {
     400: "invalid_request_error",
@@ -105,6 +106,8 @@ def shutting_down() -> ApiError:
 
 def invalid_body(error: ValidationError) -> ApiError:
     """Turn what pydantic found into one sentence about the first field at fault."""
+    if error.error_count() > _MOST_MISTAKES:
+        return ApiError(400, f"the body has {error.error_count()} mistakes, too many to name one", code="invalid_value")
     found = error.errors(include_url=False, include_input=False, include_context=False)
     first = found[0]
     path, is_union = _path(first["loc"])

@@ -10,10 +10,11 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-__all__ = ["MAX_CHOICES", "MAX_ID_LENGTH", "Body", "ModelName", "ShortText", "Unsupported"]
+__all__ = ["MAX_CHOICES", "MAX_ID_LENGTH", "MAX_MESSAGES", "Body", "ModelName", "ShortText", "Unsupported"]
 
 MAX_CHOICES = 16
 MAX_ID_LENGTH = 256
+MAX_MESSAGES = 16_384  # a template takes a second for so many
 
 
 class Body(BaseModel):

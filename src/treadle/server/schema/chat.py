@@ -11,7 +11,7 @@ from pydantic import Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from treadle.engine.form import JsonForm
-from treadle.server.schema.base import Body, ModelName, ShortText, Unsupported
+from treadle.server.schema.base import MAX_MESSAGES, Body, ModelName, ShortText, Unsupported
 from treadle.server.schema.completions import StreamOptions
 from treadle.server.schema.sampling import SamplingFields
 
@@ -87,7 +87,7 @@ class ChatRequest(SamplingFields):
     """Answer a conversation; see the OpenAI API's chat completions."""
 
     model: ModelName | None = None
-    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MAX_MESSAGES)]
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None

@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from treadle.engine.form import JsonForm
 from treadle.engine.sampling import SamplingParams
-from treadle.server.schema.base import Body, ModelName, ShortText, Unsupported
+from treadle.server.schema.base import MAX_MESSAGES, Body, ModelName, ShortText, Unsupported
 from treadle.server.schema.chat import MAX_TOOLS
 from treadle.server.schema.sampling import StopText
 
@@ -84,7 +84,7 @@ class CountTokensRequest(Body):
     """Count the tokens of a conversation; see the Anthropic API's messages."""
 
     model: ModelName
-    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MAX_MESSAGES)]
     system: str | list[dict[str, Any]] | None = None
     tools: Annotated[list[ClientTool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: ClientToolChoice | None = None

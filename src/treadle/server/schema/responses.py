@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from treadle.engine.form import JsonForm
 from treadle.engine.sampling import SamplingParams
-from treadle.server.schema.base import Body, ModelName, ShortText, Unsupported
+from treadle.server.schema.base import MAX_MESSAGES, Body, ModelName, ShortText, Unsupported
 from treadle.server.schema.chat import MAX_TOOLS
 
 __all__ = ["ResponsesRequest", "TextFormat"]
@@ -79,7 +79,7 @@ class ResponsesRequest(Body):
     """Answer an input; see the OpenAI API's responses. Reasoning comes in clear text, encrypted or not asked."""
 
     model: ModelName | None = None
-    input: str | Annotated[list[dict[str, Any]], Field(min_length=1)]
+    input: str | Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MAX_MESSAGES)]
     instructions: str | None = None
     max_output_tokens: int | None = Field(None, ge=1)
     temperature: float | None = Field(None, ge=0, le=2)

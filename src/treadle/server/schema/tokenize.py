@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from treadle.engine.conversation import Conversation
-from treadle.server.schema.base import Body, ModelName
+from treadle.server.schema.base import MAX_MESSAGES, Body, ModelName
 from treadle.server.schema.chat import MAX_TOOLS, Tool
 
 __all__ = ["DetokenizeRequest", "TokenizeRequest"]
@@ -19,7 +19,7 @@ class TokenizeRequest(Body):
 
     model: ModelName | None = None
     prompt: str | None = None
-    messages: Annotated[list[dict[str, Any]], Field(min_length=1)] | None = None
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MAX_MESSAGES)] | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
