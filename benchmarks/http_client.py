@@ -51,6 +51,16 @@ class HttpClient:
         )
         return await self._exchange(head + body, on_event)
 
+    async def post_chunked(self, path: str, body: bytes) -> Reply:
+        """Send bytes without telling how many will come."""
+        fields = b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+        chunk = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+        return await self._exchange(self._head("POST", path) + fields + chunk, None)
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open a connection for whatever is no request."""
+        return await asyncio.open_connection(self._host, self._port, ssl=self._tls)
+
     def _head(self, method: str, path: str) -> bytes:
         host = f"{self._host}:{self._port}"
         return f"{method} {self._path}{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n".encode()
@@ -71,6 +81,8 @@ class _Exchange(asyncio.Protocol):
 
     def __init__(self, request: bytes, on_event: OnEvent | None) -> None:
         self.reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        # Who has left does not ask how it ended.
+        self.reply.add_done_callback(lambda reply: reply.cancelled() or reply.exception())
         self._request = request
         self._on_event = on_event
         self._reply = Reply()
