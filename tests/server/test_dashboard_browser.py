@@ -26,6 +26,12 @@ LONG = "Write a long story about a weaver and a river."
 
 
 @pytest.fixture(scope="module")
+def server(native_server: RunningServer) -> RunningServer:
+    """The page tells how an engine in the server's own process is doing."""
+    return native_server
+
+
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("needs chromium: apt-get install chromium")
@@ -269,6 +275,23 @@ def test_a_key_is_asked_for_and_kept_in_the_tab_only(browser: Browser, server: R
     assert sent[:3] == [None, "Bearer wrong", "Bearer right"]
     assert page.evaluate("Object.values(sessionStorage)") == ["right"]
     assert page.evaluate("localStorage.length + document.cookie.length") == 0
+    page.close()
+
+
+def test_an_engine_elsewhere_is_no_error(browser: Browser, remote_server: RunningServer) -> None:
+    page = browser.new_page()
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(remote_server.url)
+    set_sampling(page, temperature="0", max_tokens="200")
+    ask(page, LONG)
+    wait_for_text(page)
+    page.get_by_role("button", name="Stop").click()
+    page.wait_for_selector("#requests tr:first-child.state-stopped")
+    assert "null" not in page.locator("#requests").inner_text()
+    assert page.locator("#threads").inner_text() == "elsewhere"
+    assert page.locator("#context").inner_text().endswith("tokens")
+    assert complaints == []
     page.close()
 
 

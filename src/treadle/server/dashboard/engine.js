@@ -22,6 +22,7 @@ export function showEngine(stats, name) {
   if (!model.threads) {
     const place = model.is_loaded ? "elsewhere" : "not loaded";
     for (const id of ["queue", "weights", "context", "threads"]) byId(id).textContent = place;
+    if (model.context) byId("context").textContent = count(model.context, "token");
     return;
   }
   byId("queue").textContent = `${model.running} running, ${model.waiting} waiting`;

@@ -20,8 +20,9 @@ export function showRequests(requests) {
 function row(request, longest) {
   const began = new Date(request.began_at * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
   const cached = request.cached_tokens ? `, ${request.cached_tokens} cached` : "";
-  const tokens = element("td", "tokens", `${request.prompt_tokens} → ${request.answer_tokens}`);
-  tokens.title = `prompt ${request.prompt_tokens}${cached}, answer ${request.answer_tokens}`;
+  const prompt = request.prompt_tokens ?? "?"; // an engine elsewhere tells it at the end, if that is reached
+  const tokens = element("td", "tokens", `${prompt} → ${request.answer_tokens}`);
+  tokens.title = `prompt ${prompt}${cached}, answer ${request.answer_tokens}`;
   const made = element("tr", `state-${request.state}`, element("th", "", began), tokens, bar(request, longest));
   made.firstChild.scope = "row";
   return made;
