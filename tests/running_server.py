@@ -33,9 +33,13 @@ class RunningServer:
         context: int = CONTEXT,
         others: Mapping[str, str] = MappingProxyType({}),
         spans: Spans | None = None,
+        engine: str | None = None,
     ) -> None:
+        # One thread of llama.cpp, whose threads wait for each other in a hurry: that takes long beside other tests.
+        threads = 1 if engine == "llamacpp" else None
+
         async def load(source: str) -> AsyncEngine:
-            return await open_engine(source, context=context)
+            return await open_engine(source, context=context, engine=engine, threads=threads)
 
         self.hub = ModelHub({MODEL: str(source), **others}, load, idle_unload=settings.idle_unload)
         app = create_app(self.hub, settings, spans=spans)

@@ -28,7 +28,15 @@ def remote_server(native_server: RunningServer) -> Iterator[RunningServer]:
     running.close()
 
 
-@pytest.fixture(scope="session", params=["native", "remote"])
+@pytest.fixture(scope="session")
+def llamacpp_server(smollm2_path: Path) -> Iterator[RunningServer]:
+    """A server that computes with llama.cpp."""
+    running = RunningServer(smollm2_path, ServerSettings(), engine="llamacpp")
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="session", params=["native", "remote", pytest.param("llamacpp", marks=pytest.mark.slow)])
 def server(request: pytest.FixtureRequest) -> RunningServer:
     """A server over each engine there is: clients must not see which it is."""
     running: RunningServer = request.getfixturevalue(f"{request.param}_server")
