@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import signal
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,6 +30,7 @@ from treadle import (
 from treadle.engine import choose
 from treadle.engine.llamacpp import library as library_module
 from treadle.engine.llamacpp.library import ContextParams, captured_log, open_library
+from treadle.hardware.memory import resident_memory_bytes
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 PROMPTS = ["the inn " * (1 + 7 * index % 23) for index in range(24)]
@@ -208,6 +212,38 @@ def test_an_error_in_the_progress_callback_ends_the_load(foreign_path: Path) -> 
 
     with pytest.raises(ZeroDivisionError):
         LLM(foreign_path, progress=fail)
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "num_tracebacks"),
+    [("", 0, 0), ("sys.exit(3)", 3, 0), ("signal.raise_signal(signal.SIGINT)", -signal.SIGINT, 1)],
+)
+def test_a_program_that_ends_while_its_model_answers_ends_cleanly(
+    foreign_path: Path, ending: str, code: int, num_tracebacks: int
+) -> None:
+    program = (
+        "import signal, sys\n"
+        "from treadle import LLM, SamplingParams\n"
+        "llm = LLM(sys.argv[1])\n"
+        "stream = llm.stream('the', SamplingParams(max_tokens=None, ignore_eos=True))\n"
+        f"next(stream)\n{ending}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, foreign_path], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr.count("Traceback")) == (code, num_tracebacks)
+
+
+def test_closing_gives_the_memory_back(tmp_path: Path) -> None:
+    path = ForeignModel(hidden_size=512, num_layers=12).write(tmp_path / "large.gguf")
+    load(path).close()
+    before = resident_memory_bytes()
+    for _ in range(4):
+        with load(path) as llm:
+            assert resident_memory_bytes() > before + (60 << 20)
+            llm.generate("the", GREEDY)
+        del llm
+    assert resident_memory_bytes() < before + (40 << 20)
 
 
 def test_settings_of_the_core_are_not_dropped_in_silence(foreign_path: Path) -> None:

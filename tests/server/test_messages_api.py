@@ -78,6 +78,7 @@ def test_the_order_of_events(http: httpx.Client) -> None:
     assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
 
 
+@pytest.mark.parametrize("server", ["native", "remote"], indirect=True)
 def test_what_is_known_already_is_not_read_again(http: httpx.Client) -> None:
     fields = {"system": "Answer truthfully. " * 20}
     ask(http, **fields)

@@ -14,6 +14,7 @@ import typer
 from treadle.cli.console import console
 from treadle.cli.model_facts import format_count, stored_facts
 from treadle.cli.table import print_rows
+from treadle.errors import ModelFileError
 from treadle.models.sources.files import format_bytes
 from treadle.models.store import ModelStore, find_stored, is_path, resolve_model
 
@@ -71,10 +72,21 @@ def _file_facts(file: ModelFile, stored: StoredModel | None) -> dict[str, Any]:
         "licence": _text(metadata, "general.license"),
         "path": str(file.path),
     }
+    facts |= {"engine": _engine(file)}
     if stored is not None:
         kept = stored_facts(stored)
         facts |= {"stored": kept, "licence": facts["licence"] or kept["licence"]}
     return facts
+
+
+def _engine(file: ModelFile) -> str:
+    from treadle.engine.choose import choose_engine  # noqa: PLC0415  loads the native core
+
+    try:
+        choice = choose_engine(file)
+    except ModelFileError as error:
+        return f"none, for {error.args[0].removeprefix(f'{file.path}: ')}"
+    return choice.reason.removeprefix("engine: ") or choice.name
 
 
 def _tokenizer(metadata: Mapping[str, Any]) -> str | None:
@@ -103,6 +115,7 @@ def _rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("tokenizer", facts["tokenizer"] or "none"),
         ("chat template", "yes" if facts["chat_template"] else "no"),
         ("KV cache", f"{facts['kv_bytes_per_token']} bytes per token"),
+        ("engine", facts["engine"]),
         ("licence", facts["licence"] or "not given"),
         ("path", facts["path"]),
     ]
