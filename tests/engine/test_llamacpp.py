@@ -30,6 +30,7 @@ from treadle import (
 from treadle.engine import choose
 from treadle.engine.llamacpp import library as library_module
 from treadle.engine.llamacpp.library import ContextParams, captured_log, open_library
+from treadle.engine.llamacpp.runner import LlamaCppRunner
 from treadle.hardware.memory import resident_memory_bytes
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
@@ -244,6 +245,21 @@ def test_closing_gives_the_memory_back(tmp_path: Path) -> None:
             llm.generate("the", GREEDY)
         del llm
     assert resident_memory_bytes() < before + (40 << 20)
+
+
+def test_threads_change_between_steps(foreign_path: Path) -> None:
+    with load(foreign_path, threads=2, prompt_threads=1) as llm:
+        runner = llm._host._runner
+        assert isinstance(runner, LlamaCppRunner)
+        expected = llm.generate("the inn", GREEDY).token_ids
+        assert runner.num_threads == 2
+        runner.limit_threads(1)
+        assert llm.generate("the inn", GREEDY).token_ids == expected
+        assert runner.num_threads == 1
+        runner.limit_threads(None)
+        assert runner.num_threads == 2
+        runner.set_threads([-1], [-1, -1])
+        assert runner.num_threads == 1
 
 
 def test_settings_of_the_core_are_not_dropped_in_silence(foreign_path: Path) -> None:

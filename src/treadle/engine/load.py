@@ -189,7 +189,7 @@ def load_model(
 
 
 def _watch(runner: ModelRunner, settings: Settings, plan: ExecutionPlan) -> ThreadWatch | None:
-    if not plan.adapts or not isinstance(runner, NativeRunner):
+    if not plan.adapts:
         return None
     return ThreadWatch(
         runner,

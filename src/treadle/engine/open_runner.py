@@ -61,6 +61,8 @@ def open_runner(
     progress: Callable[[int, int], None],
 ) -> ModelRunner:
     """Load the weights; ``progress`` hears bytes done and bytes in all, and what it raises ends the load."""
+    if choice.reason:
+        _log.info("%s: %s", file.name, choice.reason)
     with plan.placement.applied() as problem:
         if problem is not None:
             _log.warning(

@@ -94,6 +94,16 @@ class ModelRunner(Runner, Protocol):
     def hidden_size(self) -> int:
         """Return how many numbers a state has; raises UsageError if this runner gives no states."""
 
+    @property
+    def num_threads(self) -> int:
+        """Return how many threads computed the latest step."""
+
+    def set_threads(self, cpus: list[int], prompt_cpus: list[int]) -> None:
+        """Give the next steps other threads: of each the CPU it stays on, or -1."""
+
+    def limit_threads(self, most: int | None) -> None:
+        """Let the next steps use at most so many threads; None lifts the limit."""
+
     def create_encoder(self) -> Encoder | None:
         """Return what reads text if our own tokenizers do not know the model's, None if there is no such thing."""
 

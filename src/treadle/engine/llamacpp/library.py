@@ -163,6 +163,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "llama_n_threads": (c_int32, (c_void_p,)),
     "llama_n_ubatch": (c_uint32, (c_void_p,)),
     "llama_print_system_info": (c_char_p, ()),
+    "llama_set_n_threads": (None, (c_void_p, c_int32, c_int32)),
     "llama_token_to_piece": (c_int32, (c_void_p, c_int32, c_char_p, c_int32, c_int32, c_bool)),
     "llama_tokenize": (c_int32, (c_void_p, c_char_p, c_int32, POINTER(c_int32), c_int32, c_bool, c_bool)),
     "llama_vocab_get_add_bos": (c_bool, (c_void_p,)),

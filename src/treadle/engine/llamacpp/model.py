@@ -56,6 +56,7 @@ class LlamaCppModel:
     ) -> None:
         self.library = open_library()
         self.is_locked = mlock
+        self.num_threads = num_threads, num_prompt_threads
         self.model = self._load(file, mlock, progress)
         free = weakref.finalize(self, self.library.llama_model_free, self.model)
         self._check_kind(file)

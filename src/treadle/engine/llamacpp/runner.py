@@ -46,6 +46,8 @@ class LlamaCppRunner:
         self, model: LlamaCppModel, *, decode_bytes: int, max_batch_tokens: int, max_num_sequences: int
     ) -> None:
         self.decode_bytes = decode_bytes
+        self._num_threads, self._num_prompt_threads = model.num_threads
+        self._most_threads: int | None = None
         self._model = model
         self._sequence_of: dict[Request, int] = {}
         self._free = list(reversed(range(max_num_sequences)))
@@ -112,6 +114,24 @@ class LlamaCppRunner:
     def hidden_size(self) -> int:
         """Refuse to embed: raises UsageError, always."""
         raise UsageError("this model runs through llama.cpp, which gives no embeddings here")
+
+    @property
+    def num_threads(self) -> int:
+        """Return how many threads computed the latest step."""
+        return int(self._model.library.llama_n_threads(self._model.context))
+
+    def set_threads(self, cpus: list[int], prompt_cpus: list[int]) -> None:
+        """Give the next steps as many threads, for answers and for prompts; where they run is up to the system."""
+        self._num_threads, self._num_prompt_threads = len(cpus), len(prompt_cpus)
+        self.limit_threads(self._most_threads)
+
+    def limit_threads(self, most: int | None) -> None:
+        """Let the next steps use at most so many threads; None lifts the limit."""
+        self._most_threads = most
+        numbers = [
+            number if most is None else min(number, most) for number in (self._num_threads, self._num_prompt_threads)
+        ]
+        self._model.library.llama_set_n_threads(self._model.context, *numbers)
 
     def create_encoder(self) -> LlamaCppEncoder:
         """Return llama.cpp's own reading of text, for tokenizers that are not known here."""
