@@ -2,6 +2,8 @@
 
 Every round times each engine alone and at once beside the neighbour; what is left is the median over these pairs. The
 neighbour gets half of its core. An engine whose threads wait for the slowest is left with half of its speed, or less.
+Treadle with a single thread is timed, too: it loses nothing as long as the neighbour is elsewhere. Then the neighbour
+ends while Treadle decodes: how long until all threads are back?
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import os
 import random
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from statistics import median
@@ -28,6 +32,9 @@ from engines import (
 )
 
 CONDITIONS = ("alone", "beside")
+ONE_THREAD = "treadle, 1 thread"
+NUM_PIECES, MOST_SECONDS = 8, 6.0  # decoding goes piece by piece, and ends early with an engine that crawls
+SECONDS_BESIDE, SECONDS_AFTER = 2.0, 4.0  # of a recovery
 # Ends by itself when this program is killed.
 BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(10000))"
 
@@ -47,12 +54,13 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--cpus", type=int, nargs="+", default=[max(os.sched_getaffinity(0))], help="a neighbour on each of these"
     )
+    parser.add_argument("--recoveries", type=int, default=5, help="how often to time the way back to all threads")
     parser.add_argument("--nice", type=int, default=0, help="niceness of the neighbours")
     return parser.parse_args()
 
 
 @contextmanager
-def neighbours(cpus: list[int], nice: int) -> Iterator[None]:
+def neighbours(cpus: list[int], nice: int) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Processes that compute without end, one on each of these CPUs."""
     processes = []
     try:
@@ -60,7 +68,7 @@ def neighbours(cpus: list[int], nice: int) -> Iterator[None]:
             processes.append(subprocess.Popen([sys.executable, "-c", BUSY]))
             os.sched_setaffinity(processes[-1].pid, {cpu})
             os.setpriority(os.PRIO_PROCESS, processes[-1].pid, nice)
-        yield
+        yield processes
     finally:
         for process in processes:
             process.kill()
@@ -77,10 +85,13 @@ class Trial:
         self.engines: dict[str, EngineProcess] = {}
         self.vocab_size = 0  # the smallest of the engines'
         self.failures: dict[str, str] = {}
+        self.recovery_seconds: list[float | None] = []  # None: not within the time
 
     def start(self) -> None:
         for name in self.arguments.engines:
-            self._guarded(name, self._load, name)
+            self._guarded(name, self._load, name, name, self.arguments.threads)
+        if OURS in self.engines and self.arguments.threads > 1:
+            self._guarded(ONE_THREAD, self._load, ONE_THREAD, OURS, 1)
 
     def run(self) -> None:
         for number in range(self.arguments.rounds + 1):  # round 0 warms up and is not counted
@@ -102,9 +113,30 @@ class Trial:
             if name in self.engines:
                 self.engines.pop(name).close()
 
-    def _load(self, name: str) -> None:
-        self.engines[name] = EngineProcess(name, pythons(self.arguments)[name])
-        facts = self.engines[name].ask("load", path=str(self.arguments.model), threads=self.arguments.threads)
+    def recover(self) -> None:
+        """Has the neighbour end in the middle of decoding, and waits until all threads take part again."""
+        for _ in range(self.arguments.recoveries if OURS in self.engines else 0):
+            self._guarded(OURS, self._recover)
+
+    def _recover(self) -> None:
+        left = []
+        with neighbours(self.arguments.cpus, self.arguments.nice) as processes:
+
+            def leave() -> None:
+                for process in processes:
+                    process.kill()
+                left.append(time.monotonic())
+
+            threading.Timer(SECONDS_BESIDE, leave).start()
+            seconds = SECONDS_BESIDE + SECONDS_AFTER
+            prompts = [self._tokens(self.arguments.context)]
+            steps = self.engines[OURS].ask("call", method="presence", prompts=prompts, seconds=seconds)
+        back = (end - left[0] for end, present in steps if end > left[0] and present == self.arguments.threads)
+        self.recovery_seconds.append(next(back, None))
+
+    def _load(self, name: str, engine: str, threads: int) -> None:
+        self.engines[name] = EngineProcess(engine, pythons(self.arguments)[engine])
+        facts = self.engines[name].ask("load", path=str(self.arguments.model), threads=threads)
         self.vocab_size = min(facts["vocab_size"], self.vocab_size or facts["vocab_size"])
 
     def _measure(self, name: str, work: str, counts: bool) -> None:
@@ -122,7 +154,12 @@ class Trial:
         if kind == "prompt":
             return count / float(engine.ask("call", method="prompt", tokens=self._tokens(count)))
         prompts = [self._tokens(self.arguments.context, stream) for stream in range(count)]
-        return count * steps / float(engine.ask("call", method="decode", prompts=prompts, num_steps=steps))
+        done, seconds = 0, 0.0
+        while done < steps and seconds < MOST_SECONDS:
+            piece = min(steps - done, -(-steps // NUM_PIECES))
+            seconds += float(engine.ask("call", method="decode", prompts=prompts, num_steps=piece))
+            done += piece
+        return count * done / seconds
 
     def _tokens(self, count: int, seed: int = 0) -> list[int]:
         return [random.Random(f"{seed} {index}").randrange(self.vocab_size // 2) for index in range(count)]
@@ -147,11 +184,16 @@ def main() -> None:
     try:
         trial.start()
         trial.run()
+        trial.recover()
     finally:
         trial.close()
     report = {"machine": describe_machine(arguments), "tokens_per_second": trial.speeds, "failures": trial.failures}
+    report["recovery_seconds"] = trial.recovery_seconds
     write_report(arguments, report)
     print_table(trial.speeds)
+    if trial.recovery_seconds:
+        words = ", ".join("never" if each is None else f"{each:.2f} s" for each in trial.recovery_seconds)
+        print(f"all threads are back after the neighbour has left: {words}")
     for name, reason in trial.failures.items():
         print(f"{name} could not run: {reason}")
     if OURS in trial.failures:

@@ -19,9 +19,10 @@ CACHE_STEP = 256
 
 
 class Engine:
-    def __init__(self, path: str, threads: int, kv_type: str = "f16") -> None:
+    def __init__(self, path: str, threads: int | None, kv_type: str = "f16", cpus: list[int] | None = None) -> None:
+        """Without a number of threads as many as planned; ``cpus`` places them, -1 for one that the system places."""
         self.kv_type = kv_type
-        self.cpus = list(plan_threads(threads).cpus)
+        self.cpus = list(plan_threads(threads).cpus) if cpus is None else cpus
         file = _native.GgufFile.open(path)
         self.model = _native.Model.load(file, isa=Settings.from_environment().isa, cpus=self.cpus)
         shapes = {name: shape for name, _, shape, _ in file.tensors()}
@@ -46,6 +47,7 @@ class Engine:
             "version": f"treadle {release}",
             "build": self.model.isa,
             "kv_type": self.kv_type,
+            "cpus": self.cpus,
             "decode_bytes": self.model.decode_bytes,
             "layer_weights": self.layer_weights,
             "head_weights": self.head_weights,
@@ -70,6 +72,15 @@ class Engine:
             samples = self._step(work, np.arange(len(work), dtype=np.int32)).samples
             last = [sample.token for sample in samples]
         return time.perf_counter() - start
+
+    def presence(self, prompts: list[list[int]], seconds: float) -> list[tuple[float, int]]:
+        """Decodes for some time; of each step its end, by the monotonic clock, and how many threads had part."""
+        steps = []
+        end = time.monotonic() + seconds
+        while not steps or steps[-1][0] < end:
+            self.decode(prompts, 1)
+            steps.append((time.monotonic(), self.runtime.num_present))
+        return steps
 
     def logits(self, tokens: list[int]) -> NDArray[np.float32]:
         self.filled.pop(self._use_runtime(1, len(tokens)), None)

@@ -131,3 +131,38 @@ def test_storms_keep_what_is_demanded(smollm2_path: Path, tmp_path: Path) -> Non
     [leak] = [verdict["figures"] for verdict in verdicts if "leak" in verdict["demand"]]
     assert leak["is_idle"]
     assert leak["after"]["files"] <= leak["before"]["files"]
+
+
+@pytest.mark.slow
+def test_neighbour_times_one_thread_and_the_way_back(tmp_path: Path) -> None:
+    model = TinyModel().write(tmp_path / "tiny.gguf")
+    report_path = tmp_path / "report.json"
+    options = ["--out", report_path, "--threads", "2", "--rounds", "1", "--prompt", "--streams", "1"]
+    options += ["--context", "8", "--steps", "4", "--engines", "treadle", "--recoveries", "1"]
+    run = run_benchmark("neighbour.py", model, *options)
+    report = json.loads(report_path.read_text())
+    assert [*report["tokens_per_second"]["decode 1"]] == ["treadle", "treadle, 1 thread"]
+    assert len(report["recovery_seconds"]) == 1
+    assert "all threads are back after the neighbour has left: " in run.stdout
+
+
+@pytest.mark.slow
+def test_plan_search_names_the_best(tmp_path: Path) -> None:
+    model = TinyModel().write(tmp_path / "tiny.gguf")
+    run = run_benchmark("plan_search.py", model, "--rounds", "1", "--prompt", "40", "--steps", "4", "--most", "2")
+    lines = run.stdout.splitlines()
+    assert [line.split(" | ")[0] for line in lines[2:7]] == [
+        "| as planned",
+        "| 1 pinned",
+        "| 1 not pinned",
+        "| 2 pinned",
+        "| 2 not pinned",
+    ]
+    assert all("of the best (" in line for line in lines[7:9])
+
+
+@pytest.mark.slow
+def test_quota_says_so_where_no_group_can_be_made(tmp_path: Path) -> None:
+    model = TinyModel().write(tmp_path / "tiny.gguf")
+    run = run_benchmark("quota.py", model, "--python", "llama.cpp=/does/not/exist", may_miss=True)
+    assert "no control group with a CPU quota can be made here" in run.stderr or "could not run" in run.stderr

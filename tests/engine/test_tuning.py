@@ -13,7 +13,7 @@ from oracles.tiny_model import TinyModel
 from treadle.config import Settings
 from treadle.engine.execution_plan import MachineView
 from treadle.engine.load import plan_model, view_machine
-from treadle.engine.tune import Trial, _fastest, _ways, tune
+from treadle.engine.tune import Trial, _fastest, _for_prompts, _ways, tune
 from treadle.engine.tuning import Tuning, apply_tuning, describe_setup, forget_tuning, save_tuning
 from treadle.hardware.cores import Core
 from treadle.hardware.plan import ThreadPlan
@@ -151,6 +151,19 @@ def test_ways_to_run_on_a_hybrid_processor() -> None:
 def test_only_what_is_clearly_and_nearly_always_faster_is_kept(rates: list[float], name: str) -> None:
     trials = [Trial("usual", {}, [], [10.0] * 4), Trial("other", {"threads": 1}, [], rates)]
     assert _fastest(trials, lambda trial: trial.decode_rates).name == name
+
+
+@pytest.mark.parametrize(
+    ("chosen", "reader", "more"),
+    [
+        ({"threads": 1}, {}, {"prompt_threads": 2}),
+        ({"threads": 1}, {"threads": 1}, {}),
+        ({}, {"threads": 4}, {"prompt_threads": 4}),
+        ({"pin": False}, {}, {}),
+    ],
+)
+def test_prompts_may_have_threads_of_their_own(chosen: Any, reader: Any, more: Any) -> None:
+    assert _for_prompts(chosen, Trial("reader", reader), 2) == more
 
 
 def test_tuning_a_model_measures_every_way(file: ModelFile, settings: Settings, machine: MachineView) -> None:

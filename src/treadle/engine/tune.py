@@ -119,9 +119,10 @@ class _Tuner:
         self._compare(trials, run, seconds)
         fastest = _fastest(trials, lambda trial: trial.decode_rates)
         chosen = dict(fastest.settings)
-        reader = _fastest(trials, lambda trial: trial.prompt_rates, fastest)
-        if reader is not fastest and "threads" in reader.settings and self._settings.prompt_threads is None:
-            chosen["prompt_threads"] = reader.settings["threads"]
+        if self._settings.prompt_threads is None and self._settings.threads is None:
+            usual = [trial for trial in trials if "pin" not in trial.settings]
+            reader = _fastest(usual, lambda trial: trial.prompt_rates, fastest if fastest in usual else None)
+            chosen |= _for_prompts(chosen, reader, self._plan.threads.num_threads)
         threads = plan_threads_of(replace(self._settings, **chosen), self._machine, self._plan.placement)
         self._runner.set_threads(threads[0].cpus, threads[1].cpus)
         return chosen
@@ -219,6 +220,12 @@ def _ways(settings: Settings, topology: Topology, usual: ThreadPlan) -> list[dic
     if settings.pin is None:
         ways.append({"pin": UNPINNED in usual.cpus})
     return ways
+
+
+def _for_prompts(chosen: dict[str, Any], reader: Trial, planned: int) -> dict[str, Any]:
+    """What is to be set so that prompts are read by as many threads as ``reader`` had."""
+    number = reader.settings.get("threads", planned)
+    return {} if number == chosen.get("threads", planned) else {"prompt_threads": number}
 
 
 def _name(given: dict[str, Any]) -> str:
