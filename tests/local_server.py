@@ -33,7 +33,8 @@ def local_server() -> Iterator[LocalServer]:
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            server.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.body = self.rfile.read(int(self.headers["Content-Length"]))
+            server.bodies.append(self.body)
             self.do_GET()
 
         def do_GET(self) -> None:

@@ -20,6 +20,9 @@ if _typing.TYPE_CHECKING:
     from treadle.engine.guide import Constraint
     from treadle.engine.llm import LLM
     from treadle.engine.prompt import EncodedPrompt
+    from treadle.engine.remote.engine import RemoteEngine
+    from treadle.engine.remote.http import RemoteLimits
+    from treadle.engine.remote.llm import RemoteLLM
     from treadle.engine.sampling import SamplingParams
     from treadle.engine.statistics import EngineStats, StepStats
     from treadle.errors import (
@@ -53,7 +56,10 @@ __all__ = [
     "JsonForm",
     "ModelFileError",
     "RegexForm",
+    "RemoteEngine",
     "RemoteError",
+    "RemoteLLM",
+    "RemoteLimits",
     "SamplingParams",
     "SchedulerCounters",
     "StepStats",
@@ -78,6 +84,9 @@ _MODULES = {
     "StepStats": "treadle.engine.statistics",
     "StoreStats": "treadle.engine.block_store",
     "EncodedPrompt": "treadle.engine.prompt",
+    "RemoteEngine": "treadle.engine.remote.engine",
+    "RemoteLLM": "treadle.engine.remote.llm",
+    "RemoteLimits": "treadle.engine.remote.http",
     "SamplingParams": "treadle.engine.sampling",
     **dict.fromkeys(
         ("ChatMessage", "Completion", "CompletionChunk", "Timings", "TokenLogprob"), "treadle.engine.completion"

@@ -5,19 +5,19 @@ Leaves to others: making it (``LLM``) and what happens after it (the commands).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from treadle.cli.console import console
 from treadle.errors import InternalError
 
 if TYPE_CHECKING:
-    from treadle.engine.answer import CompletionStream
-    from treadle.engine.completion import Completion
+    from treadle.engine.completion import Completion, CompletionChunk
 
 __all__ = ["print_answer"]
 
 
-def print_answer(stream: CompletionStream, said: list[str] | None = None) -> Completion:
+def print_answer(stream: Iterable[CompletionChunk], said: list[str] | None = None) -> Completion:
     """Print every chunk on stdout at once, end the line, and return the whole answer.
 
     Each text is also appended to ``said``, which so has what was printed when Ctrl-C cuts the answer short.

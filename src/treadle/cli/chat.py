@@ -22,6 +22,7 @@ from treadle.errors import UsageError
 if TYPE_CHECKING:
     from treadle.engine.completion import Completion
     from treadle.engine.llm import LLM
+    from treadle.engine.remote.llm import RemoteLLM
 
 __all__ = ["register"]
 
@@ -42,7 +43,7 @@ def register(app: typer.Typer) -> None:
 
 def chat(
     *,
-    model: options.Model = options.DEFAULT_MODEL,
+    model: options.Model = None,
     system: options.System = None,
     max_tokens: options.MaxTokens = SamplingParams.max_tokens,
     temperature: options.Temperature = SamplingParams.temperature,
@@ -100,14 +101,14 @@ def chat(
         mlock=mlock,
     ) as llm:
         if not llm.has_chat_template:
-            raise UsageError(f"{llm.report.name} has no chat template", hint='type `treadle run --raw -m MODEL "text"`')
+            raise UsageError(f"{llm.name} has no chat template", hint='type `treadle run --raw -m MODEL "text"`')
         _Conversation(llm, params, system).hold()
 
 
 class _Conversation:
     """The turns so far, and the loop that adds to them."""
 
-    def __init__(self, llm: LLM, params: SamplingParams, system: str | None) -> None:
+    def __init__(self, llm: LLM | RemoteLLM, params: SamplingParams, system: str | None) -> None:
         self._llm = llm
         self._params = params
         self._system = system
@@ -116,7 +117,9 @@ class _Conversation:
 
     def hold(self) -> None:
         if console.is_interactive:
-            console.note(f"{self._llm.report.name}, context {self._llm.context} tokens. /help lists the commands.")
+            console.note(
+                f"{self._llm.name}, context {self._llm.context or 'unknown'} tokens. /help lists the commands."
+            )
             with suppress(ImportError):
                 import readline  # noqa: F401, PLC0415  gives input() line editing and history
         while (line := _read_line()) is not None:
@@ -150,7 +153,7 @@ class _Conversation:
         if self._last is None:
             console.say("there is no whole answer yet")
         else:
-            console.say(closing_line(self._last, self._llm.report.decode_bytes))
+            console.say(closing_line(self._last, self._llm))
 
     def _answer(self, text: str) -> None:
         self._turns.append({"role": "user", "content": text})
@@ -159,7 +162,7 @@ class _Conversation:
         try:
             with self._llm.stream([*opening, *self._turns], self._params) as stream:
                 self._last = print_answer(stream, said)
-            console.detail(closing_line(self._last, self._llm.report.decode_bytes))
+            console.detail(closing_line(self._last, self._llm))
         except KeyboardInterrupt:
             console.out("")
             console.note("stopped")

@@ -13,12 +13,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from treadle.cli.console import console
+from treadle.cli.options import DEFAULT_MODEL
+from treadle.errors import UsageError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from treadle.engine.llm import LLM
     from treadle.engine.load import LoadOptions, LoadReport
+    from treadle.engine.remote.llm import RemoteLLM
     from treadle.models.download import Progress, PullEvent
 
 __all__ = ["open_model"]
@@ -27,9 +30,26 @@ _BAR_DELAY_SECONDS = 0.5
 _BAR_CHARS = 30
 
 
-def open_model(model: str, **options: Unpack[LoadOptions]) -> LLM:
-    """Load a model, pulling it first if it is not on this machine; takes the arguments of ``LLM``."""
-    path = _find_model(model)
+def open_model(model: str | None, **options: Unpack[LoadOptions]) -> LLM | RemoteLLM:
+    """Load a model, pulling it first if it is not on this machine, or connect to the engine that has it.
+
+    Args:
+        model: By default the small one, or the only one of an engine elsewhere.
+        options: The arguments of ``LLM``; ``engine`` may be a URL.
+
+    Raises:
+        UsageError: There is no such model, or an option is for models in this process only.
+        TreadleError: As ``LLM`` and ``RemoteLLM`` do.
+    """
+    from treadle.engine.open_engine import find_engine_url  # noqa: PLC0415  not before `--help` is answered
+
+    found = find_engine_url(model, options.get("engine"))
+    if found is not None:
+        _refuse_local_options(options)
+        from treadle.engine.remote.llm import RemoteLLM  # noqa: PLC0415  slow to import, not always wanted
+
+        return RemoteLLM(*found)
+    path = _find_model(model or DEFAULT_MODEL)
     from treadle.engine.llm import LLM  # noqa: PLC0415  not before a wrong name was refused
 
     with _LoadBar(path.name) as bar:
@@ -40,6 +60,12 @@ def open_model(model: str, **options: Unpack[LoadOptions]) -> LLM:
     if console.is_verbose:
         _describe(llm.report)
     return llm
+
+
+def _refuse_local_options(options: LoadOptions) -> None:
+    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if name != "engine" and value is not None]
+    if given:
+        raise UsageError(f"{', '.join(given)}: an engine elsewhere has settings of its own")
 
 
 def _find_model(model: str) -> Path:

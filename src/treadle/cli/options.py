@@ -61,7 +61,14 @@ def _machine(*names: str, help: str) -> Any:
     return typer.Option(*names, help=help, rich_help_panel="Machine")
 
 
-Model = Annotated[str, typer.Option("--model", "-m", help="Name, hf:org/repo[:quant], URL, or path of a .gguf file.")]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        "-m",
+        help=f"Name, hf:org/repo[:quant], URL, or path of a .gguf file; by default {DEFAULT_MODEL}.",
+    ),
+]
 System = Annotated[str | None, typer.Option("--system", "-s", help="System message that opens the conversation.")]
 Context = Annotated[
     int | None,
@@ -83,7 +90,10 @@ KvType = Annotated[
 ]
 Engine = Annotated[
     str | None,
-    typer.Option("--engine", help="What computes: native or llamacpp; by default native for the models it knows."),
+    typer.Option(
+        "--engine",
+        help="What computes: native, llamacpp or the URL of a server; by default native for the models it knows.",
+    ),
 ]
 Threads = Annotated[
     int | None, typer.Option("--threads", "-t", help="Threads that compute; by default the usable physical cores.")

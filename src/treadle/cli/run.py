@@ -22,6 +22,7 @@ from treadle.errors import UsageError
 if TYPE_CHECKING:
     from treadle.engine.completion import Completion
     from treadle.engine.llm import LLM
+    from treadle.engine.remote.llm import RemoteLLM
 
 __all__ = ["register"]
 
@@ -36,7 +37,7 @@ def register(app: typer.Typer) -> None:
 def run(
     prompt: Annotated[str | None, typer.Argument(help="What to answer; `-` or nothing reads it from stdin.")] = None,
     *,
-    model: options.Model = options.DEFAULT_MODEL,
+    model: options.Model = None,
     system: options.System = None,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object once the answer is there.")] = False,
@@ -101,8 +102,9 @@ def run(
         completion = _print_json(llm, request, params) if as_json else _print_stream(llm, request, params, started)
         if completion.finish_reason == "length":
             console.note("the answer was cut: --max-tokens or the context was reached")
-        console.note(closing_line(completion, llm.report.decode_bytes))
-        console.detail(engine_line(llm.stats()))
+        console.note(closing_line(completion, llm))
+        if llm.report is not None:
+            console.detail(engine_line(llm.stats()))
 
 
 def _read_prompt(prompt: str | None) -> str:
@@ -116,25 +118,25 @@ def _read_prompt(prompt: str | None) -> str:
     return text
 
 
-def _request(llm: LLM, text: str, *, system: str | None, is_raw: bool) -> Request:
+def _request(llm: LLM | RemoteLLM, text: str, *, system: str | None, is_raw: bool) -> Request:
     if is_raw or not llm.has_chat_template:
         if system is not None:
-            problem = "--raw leaves out" if is_raw else f"{llm.report.name} has no"
+            problem = "--raw leaves out" if is_raw else f"{llm.name} has no"
             raise UsageError(f"--system: there is no place for it, as {problem} the chat template")
         if not is_raw:
-            console.note(f"{llm.report.name} has no chat template: continuing the prompt as plain text, as with --raw")
+            console.note(f"{llm.name} has no chat template: continuing the prompt as plain text, as with --raw")
         return text
     messages = [{"role": "user", "content": text}]
     return messages if system is None else [{"role": "system", "content": system}, *messages]
 
 
-def _print_json(llm: LLM, request: Request, params: SamplingParams) -> Completion:
+def _print_json(llm: LLM | RemoteLLM, request: Request, params: SamplingParams) -> Completion:
     completion = llm.generate(request, params) if isinstance(request, str) else llm.chat(request, params)
-    console.out(json.dumps(completion_facts(completion, llm.report), ensure_ascii=False))
+    console.out(json.dumps(completion_facts(completion, llm), ensure_ascii=False))
     return completion
 
 
-def _print_stream(llm: LLM, request: Request, params: SamplingParams, started: float) -> Completion:
+def _print_stream(llm: LLM | RemoteLLM, request: Request, params: SamplingParams, started: float) -> Completion:
     asked = time.perf_counter() - started
     with llm.stream(request, params) as stream:
         completion = print_answer(stream)

@@ -17,6 +17,8 @@ from treadle.cli.console import console
 from treadle.config import Settings, parse_bytes
 from treadle.engine.batching import DEFAULT_SLOWDOWN
 from treadle.engine.memory_plan import MAX_NUM_REQUESTS
+from treadle.engine.open_engine import find_engine_url
+from treadle.engine.remote.address import is_engine_url, parse_address
 from treadle.errors import UsageError
 
 __all__ = ["register"]
@@ -42,7 +44,10 @@ def register(app: typer.Typer) -> None:
 def serve(
     models: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[MODEL]...", help="What to serve, as MODEL or NAME=MODEL; the first is the default."),
+        typer.Argument(
+            metavar="[MODEL]...",
+            help="What to serve, as MODEL or NAME=MODEL; the first is the default. A URL#MODEL is passed on to.",
+        ),
     ] = None,
     *,
     host: Annotated[str, _access("--host", help="Address to listen on.")] = "127.0.0.1",
@@ -174,7 +179,7 @@ def serve(
     )
     level = logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO
     configure_logs(is_json=log_json, level=level)
-    sources = _sources(models or [options.DEFAULT_MODEL])
+    sources = _sources(models, engine)
     run_server(
         sources,
         settings,
@@ -204,19 +209,27 @@ def _usual_disk_cache() -> str | None:
     return None if "disk_cache" in Settings.from_environment().sources else _DISK_CACHE
 
 
-def _sources(models: list[str]) -> dict[str, str]:
+def _sources(models: list[str] | None, engine: str | None) -> dict[str, str]:
     """Return what to load by the name clients use: the one given, else the model's own without folder and ending."""
+    elsewhere = find_engine_url(None, engine)
     sources: dict[str, str] = {}
-    for model in models:
-        name, separator, source = model.partition("=")
+    for model in models or ([elsewhere[0]] if elsewhere is not None else [options.DEFAULT_MODEL]):
+        name, separator, source = ("", "", model) if is_engine_url(model) else model.partition("=")
         if not separator:
-            name, source = Path(model).name.removesuffix(".gguf"), model
+            name, source = _usual_name(model, is_elsewhere=elsewhere is not None), model
         if not name or not source:
             raise UsageError(f"{model!r}: expected MODEL or NAME=MODEL")
         if name in sources:
             raise UsageError(f"two models are called {name}", hint="give one of them another name: NAME=MODEL")
         sources[name] = source
     return sources
+
+
+def _usual_name(model: str, *, is_elsewhere: bool) -> str:
+    if is_engine_url(model):
+        address = parse_address(model)
+        return address.model or address.host
+    return model if is_elsewhere else Path(model).name.removesuffix(".gguf")
 
 
 def _api_keys(path: Path | None) -> tuple[str, ...]:

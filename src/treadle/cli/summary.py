@@ -11,18 +11,21 @@ from treadle.hardware.memory import peak_memory_bytes
 
 if TYPE_CHECKING:
     from treadle.engine.completion import Completion
-    from treadle.engine.load import LoadReport
+    from treadle.engine.llm import LLM
+    from treadle.engine.remote.llm import RemoteLLM
     from treadle.engine.statistics import EngineStats
 
 __all__ = ["closing_line", "completion_facts", "engine_line"]
 
 
-def closing_line(completion: Completion, decode_bytes: int) -> str:
-    """Return one line of rates: prompt and decode apart, the weights read per second, the peak memory."""
+def closing_line(completion: Completion, llm: LLM | RemoteLLM) -> str:
+    """Return one line of rates: prompt and decode apart, and where this process computed them, bytes and memory."""
     parts = [f"prompt {completion.prompt_tokens} tokens{_rate(completion.prompt_rate)}"]
     parts.append(f"answer {completion.answer_tokens} tokens{_rate(completion.decode_rate)}")
+    if llm.report is None:
+        return ", ".join(parts)
     if completion.decode_rate is not None:
-        parts.append(f"{decode_bytes * completion.decode_rate / 1e9:.1f} GB/s")
+        parts.append(f"{llm.report.decode_bytes * completion.decode_rate / 1e9:.1f} GB/s")
     if peak_bytes := peak_memory_bytes():
         parts.append(f"peak memory {peak_bytes / 1e6:.0f} MB")
     return ", ".join(parts)
@@ -37,21 +40,22 @@ def engine_line(stats: EngineStats) -> str:
     )
 
 
-def completion_facts(completion: Completion, report: LoadReport) -> dict[str, Any]:
-    """Return an answer and what it cost as JSON takes it; rates are null where too little ran to measure one."""
+def completion_facts(completion: Completion, llm: LLM | RemoteLLM) -> dict[str, Any]:
+    """Return an answer and what it cost as JSON takes it; what could not be measured is null."""
+    report = llm.report
     return {
-        "model": report.name,
+        "model": llm.name,
         "text": completion.text,
         "finish_reason": completion.finish_reason,
         "prompt_tokens": completion.prompt_tokens,
         "cached_tokens": completion.cached_tokens,
         "completion_tokens": completion.answer_tokens,
-        "load_seconds": report.load_seconds,
+        "load_seconds": None if report is None else report.load_seconds,
         "prefill_seconds": completion.timings.prefill_seconds,
         "decode_seconds": completion.timings.decode_seconds,
         "prompt_tokens_per_second": completion.prompt_rate,
         "decode_tokens_per_second": completion.decode_rate,
-        "decode_bytes_per_token": report.decode_bytes,
+        "decode_bytes_per_token": None if report is None else report.decode_bytes,
         "peak_memory_bytes": peak_memory_bytes() or None,
     }
 

@@ -88,6 +88,11 @@ class LLM:
         return self._host.report
 
     @property
+    def name(self) -> str:
+        """Return the name of the model, for messages."""
+        return self._host.report.name
+
+    @property
     def context(self) -> int:
         """Return the most tokens that prompt and answer may have together."""
         return self._host.context

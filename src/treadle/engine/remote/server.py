@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RemoteServer", "ServerKind", "find_server"]
 
+_MAX_RETRIES = 1
 _SAMPLING = ("top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos", "stop_token_ids")
 
 
@@ -97,7 +98,8 @@ async def find_server(http: RemoteHttp, address: RemoteAddress, max_retries: int
         CapacityError: It is too busy.
     """
     try:
-        found = await with_retries(max_retries, lambda: http.get(f"{address.url}/models"))
+        # Whoever mistyped a URL does not want to wait for many attempts.
+        found = await with_retries(min(max_retries, _MAX_RETRIES), lambda: http.get(f"{address.url}/models"))
     except UsageError:
         if address.model is None:
             raise
