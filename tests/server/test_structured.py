@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import Any
 
@@ -248,3 +249,37 @@ def test_a_round_of_calls_comes_back_as_history(http: httpx.Client) -> None:
         response = ask(http, messages=history(arguments), tools=[WEATHER])
         assert response.status_code == 400
         assert "messages[1]" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "pattern"),
+    [
+        ({"regex": "[0-9]{2}/[0-9]{2}"}, r"\d\d/\d\d"),
+        ({"choice": ["yes", "no", "maybe so"]}, "yes|no|maybe so"),
+        ({"json": {"enum": [17, 4711]}}, "17|4711"),
+    ],
+)
+def test_forms_in_the_words_of_vllm(http: httpx.Client, wanted: dict[str, Any], pattern: str) -> None:
+    for seed in range(2):
+        fields = {"structured_outputs": wanted, "temperature": 2, "seed": seed, "max_tokens": 40}
+        [choice] = ask(http, **fields).json()["choices"]
+        assert re.fullmatch(pattern, choice["message"]["content"])
+        [choice] = http.post("/v1/completions", json={"prompt": "Now: ", **fields}).json()["choices"]
+        assert re.fullmatch(pattern, choice["text"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "place"),
+    [
+        ({"structured_outputs": {}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs"),
+        ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
+        ({"structured_outputs": {"grammar": "root ::= a"}}, "structured_outputs.grammar"),
+        ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}}, None),
+        ({"structured_outputs": {"regex": "(unclosed"}}, None),
+        ({"structured_outputs": {"json": False}}, None),
+    ],
+)
+def test_forms_that_cannot_be(http: httpx.Client, fields: dict[str, Any], place: str | None) -> None:
+    response = ask(http, **fields)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, place)

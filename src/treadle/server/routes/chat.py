@@ -58,7 +58,6 @@ async def _start(run: AnswerRun, body: ChatRequest, state: ServerState) -> None:
         vocab_size=engine.vocab_size,
         max_tokens=state.settings.output_limit(body.token_limit),
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-        form=body.form,
     )
     await run.start(
         _conversation(body),

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
-from treadle.engine.form import JsonForm
+from treadle.engine.form import AnswerForm, JsonForm
 from treadle.server.schema.base import MAX_MESSAGES, Body, ModelName, ShortText, Unsupported
 from treadle.server.schema.completions import StreamOptions
 from treadle.server.schema.sampling import SamplingFields
@@ -124,6 +124,8 @@ class ChatRequest(SamplingFields):
         names = [tool.function.name for tool in self.tools or ()]
         if len(names) != len(set(names)):
             raise PydanticCustomError("tools", "tools: two functions have the same name")
+        if self.structured_outputs is not None and self.response_format is not None:
+            raise PydanticCustomError("form", "response_format and structured_outputs exclude each other")
         if self.tool_choice == "required" and not names:
             raise PydanticCustomError("tool_choice", 'tool_choice "required" needs at least one tool')
         if isinstance(self.tool_choice, NamedChoice) and self.tool_choice.function.name not in names:
@@ -135,9 +137,9 @@ class ChatRequest(SamplingFields):
         return self
 
     @property
-    def form(self) -> JsonForm | None:
+    def form(self) -> AnswerForm | None:
         """Return what the text of the answer must be."""
-        return self.response_format.form if self.response_format is not None else None
+        return super().form if self.response_format is None else self.response_format.form
 
     @property
     def token_limit(self) -> int | None:

@@ -7,18 +7,50 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
+from pydantic_core import PydanticCustomError
 
-from treadle.engine.form import AnswerForm
+from treadle.engine.form import MAX_CHOICES as MAX_TEXTS
+from treadle.engine.form import AnswerForm, ChoiceForm, JsonForm, RegexForm
 from treadle.engine.sampling import MAX_SEED, SamplingParams
 from treadle.errors import UsageError
-from treadle.server.schema.base import MAX_CHOICES, Body
+from treadle.server.schema.base import MAX_CHOICES, Body, Unsupported
 
 __all__ = ["SamplingFields", "Stop", "StopText", "token_biases"]
 
 _MAX_BIASES = 1024
 StopText = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 Stop = StopText | Annotated[list[StopText], Field(max_length=16)]
+_Text = Annotated[str, StringConstraints(min_length=1)]
+
+
+class StructuredOutputs(Body):
+    """What the text of an answer must be, in vLLM's words: JSON of a schema, a match of a pattern, or one of a list."""
+
+    json_: dict[str, Any] | bool | None = Field(None, alias="json")
+    regex: _Text | None = None
+    choice: (
+        Annotated[list[Annotated[str, StringConstraints(min_length=1)]], Field(min_length=1, max_length=MAX_TEXTS)]
+        | None
+    ) = None
+    grammar: Unsupported = None
+    structural_tag: Unsupported = None
+
+    @model_validator(mode="after")
+    def _one(self) -> StructuredOutputs:
+        if sum(each is not None for each in (self.json_, self.regex, self.choice)) != 1:
+            raise PydanticCustomError("structured_outputs", "expected one of json, regex and choice")
+        return self
+
+    @property
+    def form(self) -> AnswerForm:
+        """Return what the text of the answer must be."""
+        if self.regex is not None:
+            return RegexForm(self.regex)
+        if self.choice is not None:
+            return ChoiceForm(self.choice)
+        assert self.json_ is not None
+        return JsonForm(self.json_)
 
 
 class SamplingFields(Body):
@@ -41,11 +73,15 @@ class SamplingFields(Body):
     min_tokens: int | None = Field(None, ge=0)
     ignore_eos: bool | None = None
     stop_token_ids: Annotated[list[int], Field(max_length=64)] | None = None
+    structured_outputs: StructuredOutputs | None = None
     priority: Literal["interactive", "batch"] | None = None
 
-    def sampling(
-        self, *, vocab_size: int | None, max_tokens: int | None, logprobs: int | None, form: AnswerForm | None = None
-    ) -> SamplingParams:
+    @property
+    def form(self) -> AnswerForm | None:
+        """Return what the text of the answer must be."""
+        return None if self.structured_outputs is None else self.structured_outputs.form
+
+    def sampling(self, *, vocab_size: int | None, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
         """Return the engine's parameters; raises UsageError for what it refuses."""
         given: dict[str, Any] = {
             "temperature": self.temperature,
@@ -65,7 +101,7 @@ class SamplingFields(Body):
             "ignore_eos": self.ignore_eos,
         }
         given = {name: value for name, value in given.items() if value is not None}
-        return SamplingParams(max_tokens=max_tokens, logprobs=logprobs, form=form, **given)
+        return SamplingParams(max_tokens=max_tokens, logprobs=logprobs, form=self.form, **given)
 
 
 def token_biases(biases: dict[str, float] | None, vocab_size: int | None) -> dict[int, float] | None:
