@@ -140,7 +140,7 @@ void Attention::run_pieces(ThreadPool& pool, int worker, int32_t layer, const fl
             attend_split(worker, piece, layer, split, next);
             merge(total, next, piece.num_rows);
         }
-        write_rows(piece, total, out);
+        write_rows(piece, layer, total, out);
     });
 }
 
@@ -158,7 +158,7 @@ void Attention::run_side_by_side(ThreadPool& pool, int worker, int32_t layer, co
         for (int32_t split = piece.first_split + 1; split < piece.end_split; ++split) {
             merge(total, split_partial(piece, split), piece.num_rows);
         }
-        write_rows(piece, total, out);
+        write_rows(piece, layer, total, out);
     });
 }
 
@@ -280,7 +280,21 @@ void Attention::merge(const Partial& into, const Partial& from, int32_t num_rows
     }
 }
 
-void Attention::write_rows(const Piece& piece, const Partial& result, float* out) const {
+void Attention::add_sinks(const Piece& piece, int32_t layer, const Partial& result) const {
+    const float* sinks = model_.layers()[static_cast<size_t>(layer)].attention_sinks;
+    if (sinks == nullptr) return;
+    const int32_t group = model_.config().group_size(), head_dim = model_.config().head_dim;
+    for (int32_t r = 0; r < piece.num_rows; ++r) {
+        const float sink = sinks[piece.kv_head * group + (piece.first_row + r) % group];
+        const float max = std::max(result.max[r], sink);
+        const float correction = exp_f32(result.max[r] - max);
+        result.sum[r] = result.sum[r] * correction + exp_f32(sink - max);
+        for (int32_t d = 0; d < head_dim; ++d) result.acc[r * head_dim + d] *= correction;
+    }
+}
+
+void Attention::write_rows(const Piece& piece, int32_t layer, const Partial& result, float* out) const {
+    add_sinks(piece, layer, result);
     const ModelConfig& config = model_.config();
     const int32_t group = config.group_size();
     for (int32_t r = 0; r < piece.num_rows; ++r) {

@@ -65,7 +65,9 @@ class Attention {
     void attend_block(int worker, const Piece& piece, int32_t layer, const int32_t* block, bool has_next,
                       const int32_t* first, const int32_t* limit, const Partial& out) const;
     void merge(const Partial& into, const Partial& from, int32_t num_rows) const;
-    void write_rows(const Piece& piece, const Partial& result, float* out) const;
+    // A sink takes its share of a row's weights and adds nothing (Xiao et al. 2023).
+    void add_sinks(const Piece& piece, int32_t layer, const Partial& result) const;
+    void write_rows(const Piece& piece, int32_t layer, const Partial& result, float* out) const;
     Partial partial(const Piece& piece, float* base, int64_t first_row) const;
     Partial split_partial(const Piece& piece, int32_t split) const;
     void plan_pieces(Schedule& schedule, int num_threads) const;

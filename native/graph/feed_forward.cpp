@@ -5,10 +5,24 @@
 
 namespace treadle {
 
+namespace {
+
+// Prepares both sides so that silu(gate) * up is what kClampedSilu means.
+void clamp_for_silu(float* gate, float* up, int64_t num_values) {
+    constexpr float kLimit = 7.0f, kSteepness = 1.702f;
+    for (int64_t i = 0; i < num_values; ++i) {
+        gate[i] = std::min(gate[i], kLimit) * kSteepness;
+        up[i] = (std::clamp(up[i], -kLimit, kLimit) + 1.0f) * (1.0f / kSteepness);
+    }
+}
+
+}  // namespace
+
 void Runtime::Impl::activate(float* gate, float* up, int64_t num_values) const {
     const KernelTable& kernels = model_->kernels();
-    const bool is_silu = model_->config().activation == Activation::kSilu;
-    (is_silu ? kernels.silu_mul : kernels.gelu_mul)(gate, up, num_values, gate);
+    const Activation activation = model_->config().activation;
+    if (activation == Activation::kClampedSilu) clamp_for_silu(gate, up, num_values);
+    (activation == Activation::kGelu ? kernels.gelu_mul : kernels.silu_mul)(gate, up, num_values, gate);
 }
 
 void Runtime::Impl::gate_up_panels(const FeedForward& weights, int64_t low, int64_t high, const TilePlan& tiles,

@@ -18,7 +18,7 @@ PROMPT_LENGTHS = [1, 5, 31, 32, 33, 64, 100, 150]
 MIXED = {"attn_v": Format.Q6_K, "ffn_down": Format.Q5_1, "attn_k": Format.Q8_0, "ffn_up": Format.F16}
 
 
-@pytest.fixture(scope="module", params=["llama", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "gemma2"])
+@pytest.fixture(scope="module", params=["llama", "qwen2", "qwen2moe", "qwen3moe", "gemma2", "gpt-oss"])
 def tiny_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = TinyModel.for_k_quants(architecture=request.param, format=Format.Q4_K, formats=MIXED)
     return model.write(tmp_path_factory.mktemp("invariance") / f"{request.param}.gguf")

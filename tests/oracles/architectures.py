@@ -45,6 +45,13 @@ class Architecture:
     shares_of_all: bool = False
     """The weights of a token's experts are shares of all experts, not of those chosen."""
     shared_expert: bool = False
+    biased_experts: bool = False
+    """Biases of router and experts."""
+    clamped_gate: bool = False
+    """gpt-oss's own gate: sigmoid(1.702 g) g (u + 1), with g at most 7 and u from -7 to 7."""
+    output_bias: bool = False
+    sinks: bool = False
+    """Scores of a position without a value, one for each head."""
     keys: Mapping[str, Any] = field(default_factory=dict)
     """Of a tiny model, beside those that all models have."""
 
@@ -81,6 +88,23 @@ ARCHITECTURES = {
         keys={"attention.sliding_window": 24, "rope.freq_base": 1000000.0},
     ),
     "glm4": Architecture(rope_halves=False, fused_gate_up=True, post_norms=True, keys={"rope.dimension_count": 16}),
+    "gpt-oss": Architecture(
+        qkv_bias=True,
+        output_bias=True,
+        sinks=True,
+        post_norm_is_next=True,
+        window_period=2,
+        num_experts=6,
+        biased_experts=True,
+        clamped_gate=True,
+        keys={
+            "attention.sliding_window": 24,
+            "rope.freq_base": 150000.0,
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 32.0,
+            "rope.scaling.original_context_length": 64,
+        },
+    ),
     "granite": Architecture(rope_halves=False, keys={**_SCALES, "attention.scale": 0.1}),
     "internlm2": Architecture(rope_halves=False),
     "llama": Architecture(rope_halves=False, window_period=1),
@@ -108,6 +132,7 @@ ARCHITECTURES = {
             "rope.scaling.original_context_length": 64,
         },
     ),
+    "olmoe": Architecture(projection_norms=True, num_experts=8, shares_of_all=True),
     "phi3": Architecture(
         fused_qkv=True,
         fused_gate_up=True,

@@ -209,9 +209,13 @@ class _Pass:
         if self.has_window(layer):
             unseen |= np.tril(everywhere, k=-self.model.hyperparameter("attention.sliding_window"))
         scores[:, unseen] = -np.inf
+        if self.model.kind.sinks:
+            sinks = self.model.weights[f"blk.{layer}.attn_sinks.weight"].values.astype(self.dtype)
+            sinks = np.broadcast_to(sinks[:, None, None], (*scores.shape[:-1], 1))
+            scores = np.concatenate([scores, sinks], axis=-1)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights /= weights.sum(axis=-1, keepdims=True)
-        return np.einsum("hqk,khd->qhd", weights, value)
+        return np.einsum("hqk,khd->qhd", weights[..., : len(key)], value)
 
     def rotate(self, heads: Array, layer: int) -> Array:
         """Rotary embedding (Su et al. 2021) of adjacent pairs, or of pairs from the two halves."""
@@ -235,11 +239,17 @@ class _Pass:
             gate, up = (self.product(x, f"{block}.ffn_{part}.weight") for part in ("gate", "up"))
         else:
             gate, up = np.split(self.product(x, f"{block}.ffn_up.weight"), 2, axis=1)
-        if self.model.kind.gelu:
+        return self.product(self.gated(gate, up), f"{block}.ffn_down.weight")
+
+    def gated(self, gate: Array, up: Array) -> Array:
+        if self.model.kind.clamped_gate:
+            gate, up = np.minimum(gate, 7), np.clip(up, -7, 7) + 1
+            active = gate / (1 + np.exp(-1.702 * gate))
+        elif self.model.kind.gelu:
             active = gate / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (gate + 0.044715 * gate**3)))
         else:
             active = gate / (1 + np.exp(-gate))
-        return self.product((active * up).astype(self.dtype), f"{block}.ffn_down.weight")
+        return (active * up).astype(self.dtype)
 
     def mixture(self, layer: int, x: Array) -> Array:
         """A mixture of experts (Shazeer et al. 2017) over all tokens, one token and expert after the other."""
@@ -255,12 +265,11 @@ class _Pass:
             row = x[token : token + 1]
             for expert in experts:
                 gate, up = (self.product(row, f"{block}.ffn_{part}_exps.weight", expert) for part in ("gate", "up"))
-                active = gate / (1 + np.exp(-gate)) * up
-                down = self.product(active, f"{block}.ffn_down_exps.weight", expert)
+                down = self.product(self.gated(gate, up), f"{block}.ffn_down_exps.weight", expert)
                 out[token] += weights[token, expert] * down[0]
         if self.model.kind.shared_expert:
             gate, up = (self.product(x, f"{block}.ffn_{part}_shexp.weight") for part in ("gate", "up"))
-            down = self.product(gate / (1 + np.exp(-gate)) * up, f"{block}.ffn_down_shexp.weight")
+            down = self.product(self.gated(gate, up), f"{block}.ffn_down_shexp.weight")
             weight = x @ self.model.weights[f"{block}.ffn_gate_inp_shexp.weight"].values.astype(self.dtype)
             out += down / (1 + np.exp(-weight))[:, None]
         return out

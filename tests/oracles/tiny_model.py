@@ -106,6 +106,8 @@ class TinyModel:
             "ffn_up_exps.weight": (experts, size, hidden),
             "ffn_down_exps.weight": (experts, hidden, size),
         }
+        if ARCHITECTURES[self.architecture].biased_experts:
+            shapes |= {name.replace("weight", "bias"): (*shape[:-2], shape[-2]) for name, shape in shapes.items()}
         if ARCHITECTURES[self.architecture].shared_expert:
             shapes |= {f"ffn_{part}_shexp.weight": shape for part, shape in dense.items()}
             shapes["ffn_gate_inp_shexp.weight"] = (hidden,)
@@ -126,6 +128,10 @@ class TinyModel:
         if kind.projection_norms:
             block |= {"attn_q_norm.weight": (query,), "attn_k_norm.weight": (kv,)}
         block["attn_output.weight"] = (hidden, query)
+        if kind.output_bias:
+            block["attn_output.bias"] = (hidden,)
+        if kind.sinks:
+            block["attn_sinks.weight"] = (self.num_heads,)
         if kind.post_norms or kind.post_norm_is_next:
             block["post_attention_norm.weight"] = (hidden,)
         if kind.pre_norms and not kind.post_norm_is_next:
@@ -205,9 +211,11 @@ def _add_tensor(
 ) -> None:
     if name.startswith("rope_f"):
         writer.add_tensor(name, np.geomspace(1.0, 2.0 if "short" in name else 8.0, shape[0]).astype(np.float32))
-    elif len(shape) == 1:
+    elif len(shape) == 1 or name.endswith("bias"):
         centre = 1.0 if "norm" in name else 0.0
-        writer.add_tensor(name, rng.normal(centre, 0.1, shape).astype(np.float32))
+        # Some gates go past where they are clamped.
+        spread = 4.0 if name.endswith(("gate_exps.bias", "up_exps.bias")) else 0.1
+        writer.add_tensor(name, rng.normal(centre, spread, shape).astype(np.float32))
     else:
         # Logits three wide, so that the distribution over tokens is neither flat nor a single peak.
         # Those of experts, too, so that rounding seldom changes the choice.

@@ -41,6 +41,19 @@ void read_experts(const ConfigReader& reader, int32_t size, ModelConfig& config)
     experts.feed_forward_size = reader.integer_or("expert_feed_forward_length", size, 1, kMaxSize);
 }
 
+void plan_expert_biases(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, Mixture& mixture) {
+    std::vector<const float**> gate, up, down;
+    for (FeedForward& expert : mixture.experts) {
+        gate.push_back(&expert.gate_bias);
+        up.push_back(&expert.up_bias);
+        down.push_back(&expert.down_bias);
+    }
+    plan.vector(prefix + "ffn_gate_inp.bias", config.experts.count, &mixture.router_bias);
+    plan.stacked_vectors(prefix + "ffn_gate_exps.bias", config.experts.feed_forward_size, gate);
+    plan.stacked_vectors(prefix + "ffn_up_exps.bias", config.experts.feed_forward_size, up);
+    plan.stacked_vectors(prefix + "ffn_down_exps.bias", config.hidden_size, down);
+}
+
 void plan_experts(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer) {
     const auto count = static_cast<size_t>(config.experts.count);
     const int64_t size = config.experts.feed_forward_size, hidden_size = config.hidden_size;

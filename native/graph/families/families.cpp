@@ -5,9 +5,10 @@
 namespace treadle {
 
 std::span<const Family* const> families() {
-    static constexpr const Family* kFamilies[] = {
-        &kErnie45, &kExaone,   &kExaone4, &kGemma, &kGemma2, &kGemma3,   &kGlm4,  &kGranite,  &kInternLm2, &kLlama,
-        &kMiniCpm, &kMistral3, &kOlmo2,   &kPhi3,  &kQwen2,  &kQwen2Moe, &kQwen3, &kQwen3Moe, &kSeedOss,   &kSmolLm3};
+    static constexpr const Family* kFamilies[] = {&kErnie45,  &kExaone,   &kExaone4, &kGemma,     &kGemma2, &kGemma3,
+                                                  &kGlm4,     &kGptOss,   &kGranite, &kInternLm2, &kLlama,  &kMiniCpm,
+                                                  &kMistral3, &kOlmo2,    &kOlmoe,   &kPhi3,      &kQwen2,  &kQwen2Moe,
+                                                  &kQwen3,    &kQwen3Moe, &kSeedOss, &kSmolLm3};
     return kFamilies;
 }
 

@@ -22,8 +22,8 @@ struct Family {
     void (*plan_layer)(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer);
 };
 
-extern const Family kErnie45, kExaone, kExaone4, kGemma, kGemma2, kGemma3, kGlm4, kGranite, kInternLm2, kLlama,
-    kMiniCpm, kMistral3, kOlmo2, kPhi3, kQwen2, kQwen2Moe, kQwen3, kQwen3Moe, kSeedOss, kSmolLm3;
+extern const Family kErnie45, kExaone, kExaone4, kGemma, kGemma2, kGemma3, kGlm4, kGptOss, kGranite, kInternLm2, kLlama,
+    kMiniCpm, kMistral3, kOlmo2, kOlmoe, kPhi3, kQwen2, kQwen2Moe, kQwen3, kQwen3Moe, kSeedOss, kSmolLm3;
 std::span<const Family* const> families();
 
 // The parts that most layers have.
@@ -54,5 +54,7 @@ bool read_windows(const ConfigReader& reader, int32_t default_period, ModelConfi
 void read_experts(const ConfigReader& reader, int32_t size, ModelConfig& config);
 // Router and experts, and the shared expert if the config has one. The norm is the family's.
 void plan_experts(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer);
+// Biases of router and experts.
+void plan_expert_biases(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, Mixture& mixture);
 
 }  // namespace treadle

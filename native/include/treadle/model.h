@@ -18,7 +18,8 @@ namespace treadle {
 
 enum class RopePairing { kAdjacent, kHalves };
 
-enum class Activation { kSilu, kGelu };  // of the gate
+// Of the gate. kClampedSilu: sigmoid(1.702 g) g (u + 1), with g at most 7 and u from -7 to 7 (OpenAI 2025).
+enum class Activation { kSilu, kGelu, kClampedSilu };
 
 // How keys and values are kept: see formats.h.
 enum class KvType { kF16, kQ8_0 };
@@ -119,7 +120,8 @@ struct Mixture {
 struct LayerWeights {
     const float* attention_norm = nullptr;
     Matrix query, key, value, attention_output;
-    const float* query_norm = nullptr;  // of every head before it is rotated, or see norms_projections
+    const float* attention_sinks = nullptr;  // [num_heads], scores of a position that has no value
+    const float* query_norm = nullptr;       // of every head before it is rotated, or see norms_projections
     const float* key_norm = nullptr;
     const float* query_bias = nullptr;
     const float* key_bias = nullptr;

@@ -45,6 +45,12 @@ _REQUIRED_TENSORS = {
     "qwen3moe": (*_ATTENTION, *_weights(*_HEAD_NORMS), *_EXPERTS),
     "gemma2": (*_LLAMA, *_weights(*_POST_NORMS)),
     "gemma3": (*_LLAMA, *_weights(*_HEAD_NORMS, *_POST_NORMS)),
+    "gpt-oss": (
+        *_weights("attn_norm", *_PROJECTIONS, "attn_sinks", "post_attention_norm"),
+        *(*_BIASES, "attn_output.bias"),
+        *(*_EXPERTS, *(name.replace("weight", "bias") for name in _EXPERTS)),
+    ),
+    "olmoe": (*_ATTENTION, *_weights(*_HEAD_NORMS), *_EXPERTS),
     "glm4": _weights("attn_norm", *_PROJECTIONS, "ffn_norm", "ffn_up", "ffn_down", *_POST_NORMS),
     "phi3": _weights("attn_norm", "attn_qkv", "attn_output", "ffn_norm", "ffn_up", "ffn_down"),
     "seed_oss": _weights("attn_norm", *_PROJECTIONS, "post_attention_norm", *_PRODUCTS),
