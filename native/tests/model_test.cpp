@@ -22,7 +22,10 @@ constexpr int kSteps = 5;
 // FNV-1a over the logits of a prompt and of the greedy tokens that follow it.
 uint64_t run_model(const GgufFile& file, const char* isa, KvType kv_type) {
     const std::vector<int> cpus = {-1, -1};
-    Runtime runtime(Model::load(file, {find_kernels(isa), cpus, nullptr}), cpus, 2, kPromptTokens, kv_type);
+    LoadOptions options;
+    options.kernels = find_kernels(isa);
+    options.cpus = cpus;
+    Runtime runtime(Model::load(file, options), cpus, 2, kPromptTokens, kv_type);
     const int32_t vocab_size = runtime.model().config().vocab_size;
     SamplingParams params;
     params.temperature = 0.0f;
