@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from gguf import GGMLQuantizationType as Format
 
 from oracles.architectures import ARCHITECTURES
 from oracles.tiny_model import TinyModel
+from treadle.errors import UnsupportedModelError
 
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "models.md"
 # Seven layers, so that each pattern of layers comes round.
 SMALL = {"hidden_size": 96, "num_heads": 3, "num_kv_heads": 1, "feed_forward_size": 160, "num_layers": 7}
 
@@ -27,6 +30,21 @@ def test_architectures(tmp_path: Path, architecture: str) -> None:
     """Prompts longer than the windows of 24 tokens and than a KV block."""
     path = small(architecture).write(tmp_path / "tiny.gguf")
     check_float_model(path, [random_tokens(70), random_tokens(7)], 8)
+
+
+def test_the_oracle_and_the_guide_know_what_the_core_runs(tmp_path: Path) -> None:
+    path = small("llama").write(tmp_path / "tiny.gguf")
+    # All occurrences are of one length, so the file stays valid.
+    path.write_bytes(path.read_bytes().replace(b"llama", b"lemma"))
+    with pytest.raises(UnsupportedModelError) as caught:
+        Core(path)
+    found = re.search(r"'lemma' is not one this core runs \((.*)\)", str(caught.value))
+    assert found, caught.value
+    known = set(found[1].split(", "))
+    assert known == set(ARCHITECTURES)
+    section = GUIDE.read_text().split("## What runs")[1].split("## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    assert known == {name for row in rows for name in re.findall("`(.*?)`", row)}
 
 
 def test_windows_across_ranges_of_attention(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-// Granite 3 and 4, dense: as Llama, with scales for the embedding, attention, what layers add, and the logits.
+// Granite 3 and 4, dense, and MiniCPM: as Llama, with scales for the embedding, attention, what layers add, and the
+// logits.
+#include "../refuse.h"
 #include "family.h"
 
 namespace treadle {
@@ -19,9 +21,17 @@ void read(const ConfigReader& reader, ModelConfig& config) {
     }
 }
 
+// Older files leave the scales out, and what they leave out is not 1.
+void read_minicpm(const ConfigReader& reader, ModelConfig& config) {
+    for (const char* name : {"embedding_scale", "residual_scale", "logit_scale"}) {
+        if (!reader.has(name)) refuse(reader.file(), "the key " + reader.key(name) + " is missing");
+    }
+    read(reader, config);
+}
+
 }  // namespace
 
 const Family kGranite = {"granite", read, plan_llama_layer};
-const Family kMiniCpm = {"minicpm", read, plan_llama_layer};
+const Family kMiniCpm = {"minicpm", read_minicpm, plan_llama_layer};
 
 }  // namespace treadle
