@@ -237,9 +237,10 @@ class ModelHost:
         hidden_ids = frozenset() if prompt.parser is None else self.tokenizer.eog_ids
 
         def spell(token_id: int, logprob: float, top: Sequence[tuple[int, float]] = ()) -> TokenLogprob:
-            token_bytes = self.tokenizer.token_bytes(token_id)
-            text = token_bytes.decode(errors="replace")
-            return TokenLogprob(token_id, text, token_bytes, logprob, tuple(spell(*each) for each in top))
+            data = self.tokenizer.token_bytes(token_id)
+            return TokenLogprob(
+                token_id, data.decode(errors="replace"), data, logprob, tuple(spell(*each) for each in top)
+            )
 
         def spell_all(samples: Sequence[Sample]) -> list[TokenLogprob]:
             shown = [sample for sample in samples if sample.token_id not in hidden_ids]

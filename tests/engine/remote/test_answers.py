@@ -73,6 +73,15 @@ def test_calls_are_put_together(server: LocalServer) -> None:
     assert chunks[-1].finish_reason == "stop"
 
 
+def test_text_in_place_of_a_call_that_was_asked_for(server: LocalServer) -> None:
+    asked = Conversation(HELLO.messages, [{"type": "function", "function": {"name": "now"}}], "required")
+    server.routes[CHAT] = Events([delta(content="It is noon."), delta(finish_reason="stop"), DONE])
+    with pytest.raises(RemoteError, match="wrote text instead"):
+        ask(server, asked)
+    server.routes[CHAT] = Events([delta(tool_calls=[call(0, "now")]), delta(finish_reason="stop"), DONE])
+    assert parts_of(ask(server, asked)) == [ToolCall("now", "{}")]
+
+
 def test_a_call_that_was_cut_off_is_text(server: LocalServer) -> None:
     server.routes[CHAT] = Events([delta(tool_calls=[call(0, "add", '{"a": ')]), delta(finish_reason="length"), DONE])
     assert parts_of(ask(server, HELLO)) == [Content('add({"a":)')]

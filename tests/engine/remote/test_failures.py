@@ -87,6 +87,12 @@ def test_there_is_an_end_to_asking(
     [
         (refusal(400, '{"error": {"message": "no such thing", "code": "x"}}'), UsageError, "refused: no such thing"),
         (refusal(400, '{"error": {"message": "long", "code": "context_length_exceeded"}}'), ContextError, "long"),
+        (
+            refusal(400, '{"error": {"message": "it is long", "type": "exceed_context_size_error"}}'),
+            ContextError,
+            "it is",
+        ),
+        (refusal(400, '{"message": "maximum context length is 9", "code": 400}'), ContextError, "is 9"),
         (refusal(422, '{"detail": [{"loc": ["body"]}]}'), UsageError, "loc"),
         (refusal(404, '{"object": "error", "message": "no model m"}'), UsageError, "no model m"),
         (refusal(401, '{"error": "bad key"}'), RemoteError, "denies access: bad key"),

@@ -38,10 +38,12 @@ class AnswerReader:
         host: The server, for messages.
         num_answers: How many were asked for.
         has_logprobs: Whether log-probabilities were.
+        needs_call: Whether each must call a function, which not every server sees to.
     """
 
-    def __init__(self, host: str, *, num_answers: int, has_logprobs: bool) -> None:
+    def __init__(self, host: str, *, num_answers: int, has_logprobs: bool, needs_call: bool = False) -> None:
         self._host = host
+        self._needs_call = needs_call
         self._choices = [_Choice(index, has_logprobs) for index in range(num_answers)]
         self._total_tokens: int | None = None
         self.prompt_tokens: int | None = None
@@ -75,13 +77,15 @@ class AnswerReader:
         """Return the last chunk of each answer, once all events are read.
 
         Raises:
-            RemoteError: The events ended before the answers did.
+            RemoteError: The events ended before the answers did, or an answer lacks the call it needs.
         """
         open_choices = [choice for choice in self._choices if choice.finish_reason is None]
         if open_choices:
             raise RemoteError(
                 f"the engine at {self._host} ended {len(open_choices)} of {len(self._choices)} answers before their end"
             )
+        if self._needs_call and any(choice.lacks_call for choice in self._choices):
+            raise RemoteError(f"the engine at {self._host} was to call a function and wrote text instead")
         missing = (self._total_tokens or 0) - sum(choice.num_tokens for choice in self._choices)
         if self._total_tokens is not None and (missing > 0 or len(self._choices) == 1):
             self._choices[-1].answer_tokens += missing
@@ -154,6 +158,11 @@ class _Choice:
         self._note(num_tokens)
         return CompletionChunk(text, (), num_tokens, tuple(logprobs), index=self.index, parts=parts)
 
+    @property
+    def lacks_call(self) -> bool:
+        """Tell whether the answer is whole and called nothing."""
+        return self.finish_reason == "stop" and not self._calls.has_any
+
     def last_chunk(self, prompt_tokens: int, cached_tokens: int) -> CompletionChunk:
         """Return the chunk that carries the whole answer."""
         assert self.finish_reason is not None
@@ -192,12 +201,14 @@ class _Calls:
         self._index: int | None = None
         self._name = ""
         self._arguments: list[str] = []
+        self.has_any = False
 
     def read(self, pieces: Sequence[Mapping[str, Any]]) -> list[Part]:
         """Take in pieces and return the calls that are complete now, as another has begun."""
         found: list[Part] = []
         for piece in pieces:
             function = piece.get("function") or {}
+            self.has_any = True
             index = piece.get("index")
             if index is None:  # not every server numbers them; the first piece of each has its name
                 index = 0 if self._index is None else self._index + bool(function.get("name"))

@@ -145,7 +145,12 @@ class RemoteEngine:
         host, url = self._address.host, self._address.url + path
 
         def make_reader() -> AnswerReader:
-            return AnswerReader(host, num_answers=params.n, has_logprobs=params.logprobs is not None)
+            return AnswerReader(
+                host,
+                num_answers=params.n,
+                has_logprobs=params.logprobs is not None,
+                needs_call=isinstance(prompt, Conversation) and prompt.choice == "required",
+            )
 
         return RemoteStream(
             lambda: self._http.events(url, body),

@@ -32,6 +32,9 @@ _REST_SECONDS = 0.5
 _BUSY = frozenset({429, 503, 529})
 _RETRIED = _BUSY | {408, 425, 502, 504}
 _JSON = {"Content-Type": "application/json"}
+# How OpenAI and llama.cpp call a prompt that is too long for the context, and how vLLM's message puts it.
+_TOO_LONG = frozenset({"context_length_exceeded", "exceed_context_size_error"})
+_TOO_LONG_WORDS = "maximum context length"
 _DENIED = frozenset({401, 403})
 
 
@@ -170,7 +173,8 @@ class RemoteHttp:
                 f"the engine at {self._host} denies access: {said}", hint="set TREADLE_ENGINE_API_KEY to a key it knows"
             )
         if 400 <= status < 500:
-            kind = ContextError if code == "context_length_exceeded" else UsageError
+            is_too_long = code in _TOO_LONG or _TOO_LONG_WORDS in message
+            kind = ContextError if is_too_long else UsageError
             raise kind(f"the engine at {self._host} refused: {said}")
         raise RemoteError(f"the engine at {self._host} failed: {said}")
 
@@ -223,7 +227,7 @@ def _parse(host: str, data: bytes) -> Any:
 
 
 def _error_of(body: bytes) -> tuple[str, str | None]:
-    """Return what a body says about a failure, and its code; servers have several ways to say it."""
+    """Return what a body says about a failure, and its code or type; servers have several ways to say it."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
@@ -231,8 +235,8 @@ def _error_of(body: bytes) -> tuple[str, str | None]:
     inner = found.get("error", found) if isinstance(found, dict) else found
     if isinstance(inner, dict):
         message = inner.get("message") or inner.get("detail") or ""
-        code = inner.get("code")
-        return str(message)[:_MAX_REASON_CHARS], code if isinstance(code, str) else None
+        names = [name for name in (inner.get("code"), inner.get("type")) if isinstance(name, str)]
+        return str(message)[:_MAX_REASON_CHARS], next(iter(names), None)
     return str(inner)[:_MAX_REASON_CHARS], None
 
 

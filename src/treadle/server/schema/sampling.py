@@ -29,10 +29,7 @@ class StructuredOutputs(Body):
 
     json_: dict[str, Any] | bool | None = Field(None, alias="json")
     regex: _Text | None = None
-    choice: (
-        Annotated[list[Annotated[str, StringConstraints(min_length=1)]], Field(min_length=1, max_length=MAX_TEXTS)]
-        | None
-    ) = None
+    choice: Annotated[list[_Text], Field(min_length=1, max_length=MAX_TEXTS)] | None = None
     grammar: Unsupported = None
     structural_tag: Unsupported = None
 
