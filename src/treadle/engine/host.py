@@ -238,13 +238,12 @@ class ModelHost:
 
         def spell(token_id: int, logprob: float, top: Sequence[tuple[int, float]] = ()) -> TokenLogprob:
             data = self.tokenizer.token_bytes(token_id)
-            return TokenLogprob(
-                token_id, data.decode(errors="replace"), data, logprob, tuple(spell(*each) for each in top)
-            )
+            tops = tuple(spell(*each) for each in top)
+            return TokenLogprob(token_id, data.decode(errors="replace"), data, logprob, tops)
 
         def spell_all(samples: Sequence[Sample]) -> list[TokenLogprob]:
-            shown = [sample for sample in samples if sample.token_id not in hidden_ids]
-            return [spell(sample.token_id, sample.logprob, sample.top_logprobs) for sample in shown]
+            shown = (each for each in samples if each.token_id not in hidden_ids)
+            return [spell(each.token_id, each.logprob, each.top_logprobs) for each in shown]
 
         return spell_all
 
