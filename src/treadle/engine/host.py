@@ -242,8 +242,7 @@ class ModelHost:
             return TokenLogprob(token_id, data.decode(errors="replace"), data, logprob, tops)
 
         def spell_all(samples: Sequence[Sample]) -> list[TokenLogprob]:
-            shown = (each for each in samples if each.token_id not in hidden_ids)
-            return [spell(each.token_id, each.logprob, each.top_logprobs) for each in shown]
+            return [spell(s.token_id, s.logprob, s.top_logprobs) for s in samples if s.token_id not in hidden_ids]
 
         return spell_all
 
