@@ -15,6 +15,7 @@ from treadle.errors import InternalError, TreadleError, UsageError
 __all__ = ["Console", "console"]
 
 _RED, _YELLOW, _BOLD, _DIM, _PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
+_LEVEL_COLOURS = {"red": _RED, "amber": _YELLOW, "green": "\x1b[32m"}
 
 
 class Console:
@@ -43,6 +44,13 @@ class Console:
             raise UsageError("the output could not be written: stdout is closed")
         sys.stdout.write(_harmless(text) + end if sys.stdout.isatty() else text + end)
         sys.stdout.flush()
+
+    def marked(self, mark: str, level: str, text: str) -> None:
+        """Write data to stdout after a mark, on a terminal in the colour of its level: red, amber or green."""
+        if sys.stdout is not None and sys.stdout.isatty() and _shows_colours():
+            sys.stdout.write(f"{_BOLD}{_LEVEL_COLOURS[level]}{mark}{_PLAIN}")
+            mark = ""
+        self.out(mark + text)
 
     def note(self, text: str) -> None:
         """Tell the user something on stderr, unless --quiet."""
@@ -91,11 +99,15 @@ class Console:
             return
         if sys.stderr.isatty():
             text = _harmless(text)
-            if not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
+            if _shows_colours():
                 text = f"{colour}{text}{_PLAIN}" if colour else text
                 label = f"{_BOLD}{label_colour}{label}{_PLAIN}" if label else ""
         sys.stderr.write(f"{label} {text}\n" if label else f"{text}\n")
         sys.stderr.flush()
+
+
+def _shows_colours() -> bool:
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _harmless(text: str) -> str:

@@ -41,11 +41,15 @@ _PR_SET_THP_DISABLE, _PR_GET_THP_DISABLE = 41, 42  # of prctl
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """Memory this process may still use, out of what it could ever have, and which of the limits decided."""
+    """Memory this process may still use, out of what it could ever have, and which of the limits decided.
+
+    ``limit_file`` is the file of the control group that sets ``limit_bytes``, None where the machine does.
+    """
 
     available_bytes: int
     limit_bytes: int
     reason: str
+    limit_file: str | None = None
 
 
 @dataclass(frozen=True)
@@ -76,8 +80,8 @@ def memory_budget(root: Path = Path("/")) -> MemoryBudget:
     for directory in control_group_directories(root, "memory"):
         budgets += _group_budgets(root, directory)
     tightest = min(budgets, key=lambda budget: budget.available_bytes)
-    limit_bytes = min(budget.limit_bytes for budget in budgets)
-    return MemoryBudget(tightest.available_bytes, limit_bytes, tightest.reason)
+    lowest = min(budgets, key=lambda budget: budget.limit_bytes)
+    return MemoryBudget(tightest.available_bytes, lowest.limit_bytes, tightest.reason, lowest.limit_file)
 
 
 def _machine_budget(root: Path) -> MemoryBudget:
@@ -106,7 +110,7 @@ def _group_budgets(root: Path, directory: Path) -> list[MemoryBudget]:
         held_bytes = max(0, usage_bytes - max(0, cache_bytes))
         source = f"/{(directory / limit_name).relative_to(root).as_posix()}"
         reason = f"limit of {limit_bytes / 2**20:.0f} MiB in {source}, {held_bytes / 2**20:.0f} MiB of it in use"
-        budgets.append(MemoryBudget(max(0, limit_bytes - held_bytes), limit_bytes, reason))
+        budgets.append(MemoryBudget(max(0, limit_bytes - held_bytes), limit_bytes, reason, source))
     return budgets
 
 
