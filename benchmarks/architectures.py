@@ -27,8 +27,15 @@ from oracles.tiny_model import Format, TinyModel, vocabulary
 
 RIVAL = "llama.cpp"
 TINY = {"hidden_size": 96, "num_heads": 3, "num_kv_heads": 1, "feed_forward_size": 160, "num_layers": 8}
-TIMED = {"hidden_size": 1024, "num_heads": 16, "num_kv_heads": 4, "head_dim": 64, "feed_forward_size": 3072}
-TIMED_LAYERS = 8
+TIMED = {
+    "hidden_size": 1024,
+    "num_heads": 16,
+    "num_kv_heads": 4,
+    "head_dim": 64,
+    "feed_forward_size": 3072,
+    "expert_feed_forward_size": 768,
+    "num_layers": 8,
+}
 CONTEXT = 1024
 PROMPT_TOKENS, STREAMS, STEPS, STREAM_TOKENS = 512, 8, 16, 64
 
@@ -46,6 +53,16 @@ def random_tokens(count: int) -> list[int]:
     return np.random.default_rng(1).integers(0, len(vocabulary()), count).tolist()
 
 
+def seeded(architecture: str, shape: dict[str, int], **formats: Any) -> TinyModel:
+    """A model of this shape, but for what llama.cpp demands of the architecture."""
+    if architecture == "olmoe":  # no grouped heads, one size of feed-forward
+        same = {"num_kv_heads": shape["num_heads"], "expert_feed_forward_size": shape["feed_forward_size"]}
+        shape = {**shape, **same}
+    # Where both ends are tied always, a matrix of their own for logits is refused; elsewhere it may be demanded.
+    tied = architecture.startswith("gemma")
+    return TinyModel(architecture=architecture, context_length=CONTEXT, tied=tied, **shape, **formats)
+
+
 @dataclass
 class Row:
     """What is known of one architecture."""
@@ -54,14 +71,14 @@ class Row:
     failures: dict[str, str] = field(default_factory=dict)
     differences: dict[str, float] = field(default_factory=dict)
     """The largest difference of a logit from NumPy's in double precision, by engine."""
-    divergence: float = float("nan")
-    top1_agreement: float = float("nan")
-    ratios: dict[str, float] = field(default_factory=dict)
+    divergence: float | None = None
+    top1_agreement: float | None = None
+    ratios: dict[str, float | None] = field(default_factory=dict)
     """Our speed in that of llama.cpp, by work."""
 
     def cells(self) -> list[str]:
         def number(value: float | None, form: str) -> str:
-            return "-" if value is None or np.isnan(value) else format(value, form)
+            return "-" if value is None else format(value, form)
 
         return [
             self.architecture,
@@ -84,7 +101,8 @@ class Engines:
                 self.running[name].ask("load", path=str(path), threads=arguments.threads)
             except EngineError as error:
                 row.failures[name] = str(error)
-                self.running.pop(name).close()
+                if name in self.running:
+                    self.running.pop(name).close()
 
     def logits(self, tokens: list[int], folder: Path) -> dict[str, NDArray[np.float32]]:
         found = {}
@@ -93,10 +111,10 @@ class Engines:
             found[name] = np.load(folder / "logits.npy")
         return found
 
-    def ratio(self, rounds: int, method: str, **work: Any) -> float:
+    def ratio(self, rounds: int, method: str, **work: Any) -> float | None:
         """Our speed in that of the rival: the engines take turns, the first of which only warms up."""
         if self.running.keys() != {OURS, RIVAL}:
-            return float("nan")
+            return None
         seconds: dict[str, list[float]] = {OURS: [], RIVAL: []}
         for _ in range(rounds + 1):
             for name, engine in self.running.items():
@@ -109,8 +127,7 @@ class Engines:
 
 
 def compare_logits(arguments: argparse.Namespace, folder: Path, row: Row) -> None:
-    model = TinyModel(architecture=row.architecture, format=Format.F32, context_length=CONTEXT, tied=False, **TINY)
-    path = model.write(folder / "tiny.gguf")
+    path = seeded(row.architecture, TINY, format=Format.F32).write(folder / "tiny.gguf")
     tokens = random_tokens(arguments.tokens)
     engines = Engines(arguments, path, row)
     try:
@@ -125,16 +142,7 @@ def compare_logits(arguments: argparse.Namespace, folder: Path, row: Row) -> Non
 
 
 def compare_speed(arguments: argparse.Namespace, folder: Path, row: Row) -> None:
-    formats = {"output": Format.Q6_K, "ffn_down": Format.Q6_K}
-    model = TinyModel(
-        architecture=row.architecture,
-        format=Format.Q4_K,
-        formats=formats,
-        context_length=CONTEXT,
-        num_layers=TIMED_LAYERS,
-        tied=False,
-        **TIMED,
-    )
+    model = seeded(row.architecture, TIMED, format=Format.Q4_K, formats={"ffn_down": Format.Q6_K})
     engines = Engines(arguments, model.write(folder / "timed.gguf"), row)
     try:
         row.ratios["prompt"] = engines.ratio(arguments.rounds, "prompt", tokens=random_tokens(PROMPT_TOKENS))

@@ -166,3 +166,14 @@ def test_quota_says_so_where_no_group_can_be_made(tmp_path: Path) -> None:
     model = TinyModel().write(tmp_path / "tiny.gguf")
     run = run_benchmark("quota.py", model, "--python", "llama.cpp=/does/not/exist", may_miss=True)
     assert "no control group with a CPU quota can be made here" in run.stderr or "could not run" in run.stderr
+
+
+@pytest.mark.slow
+def test_architectures_reports_what_one_engine_alone_shows(tmp_path: Path) -> None:
+    report_path = tmp_path / "report.json"
+    options = ["--out", report_path, "--threads", "1", "--rounds", "1", "--tokens", "40", "--architecture", "llama"]
+    run = run_benchmark("architectures.py", *options, "--python", "llama.cpp=/does/not/exist")
+    (row,) = json.loads(report_path.read_text())["rows"]
+    assert 0 < row["differences"]["treadle"] < 0.1
+    assert row["failures"].keys() == {"llama.cpp"}
+    assert "| llama | " in run.stdout
