@@ -105,12 +105,16 @@ std::vector<StateSum> state_sums_of(const Runtime& runtime, const std::vector<Ro
 StepOutput run_step(Runtime& runtime, const Int32Array& token_ids, const Int32Array& query_lens,
                     const Int32Array& start_positions, const Int32Table& block_tables, const Int32Array& logit_rows,
                     const std::vector<const Sampler*>& samplers, bool return_logits,
-                    const std::vector<RowSum>& row_sums) {
+                    const std::vector<RowSum>& row_sums, const std::vector<const Adapter*>& adapters) {
     const size_t num_sequences = query_lens.shape(0);
     if (start_positions.shape(0) != num_sequences || block_tables.shape(0) != num_sequences) {
         throw UsageError("step: query_lens has " + std::to_string(num_sequences) + " sequences, start_positions " +
                          std::to_string(start_positions.shape(0)) + ", block_tables " +
                          std::to_string(block_tables.shape(0)));
+    }
+    if (!adapters.empty() && adapters.size() != num_sequences) {
+        throw UsageError("step: " + std::to_string(adapters.size()) + " adapters for " + std::to_string(num_sequences) +
+                         " sequences");
     }
     if (samplers.size() != logit_rows.shape(0)) {
         throw UsageError("step: " + std::to_string(samplers.size()) + " samplers for " +
@@ -127,6 +131,7 @@ StepOutput run_step(Runtime& runtime, const Int32Array& token_ids, const Int32Ar
     input.logit_rows = logit_rows.data();
     input.num_logit_rows = static_cast<int64_t>(logit_rows.shape(0));
     input.samplers = samplers.data();
+    input.adapters = adapters.empty() ? nullptr : adapters.data();
     const std::vector<StateSum> state_sums = state_sums_of(runtime, row_sums);
     input.state_sums = state_sums.data();
     input.num_state_sums = static_cast<int64_t>(state_sums.size());
@@ -187,6 +192,17 @@ void bind_runtime(nb::module_& m) {
         .def_prop_ro("decode_bytes", &Model::decode_bytes, "Weight bytes read for one decoded token.")
         .def("lock_memory", &Model::lock_memory, "Keep the weights in RAM; returns 0 or the errno of mlock.");
 
+    nb::class_<Adapter>(m, "Adapter", "A low-rank adapter (LoRA) of one loaded model.")
+        .def_static(
+            "load",
+            [](const GgufFile& file, std::shared_ptr<Model> model, const std::vector<int>& cpus, float strength) {
+                const nb::gil_scoped_release release;
+                return Adapter::load(file, std::move(model), cpus, strength);
+            },
+            "gguf"_a, "model"_a, nb::kw_only(), "cpus"_a, "strength"_a = 1.0f,
+            "Read and check an adapter; `strength` multiplies the scale that its file gives.")
+        .def_prop_ro("num_bytes", &Adapter::num_bytes, "Bytes in memory.");
+
     nb::class_<StepOutput>(m, "StepOutput", "What one step produced, in the order of its logit rows.")
         .def_ro("samples", &StepOutput::samples)
         .def_prop_ro("logits", [](const StepOutput& output) { return output.logits; }, nb::rv_policy::reference);
@@ -215,8 +231,10 @@ void bind_runtime(nb::module_& m) {
             "model"_a, nb::kw_only(), "cpus"_a, "num_blocks"_a, "max_batch_tokens"_a = 512, "kv_type"_a = "f16")
         .def("step", &run_step, "token_ids"_a, "query_lens"_a, "start_positions"_a, "block_tables"_a, "logit_rows"_a,
              "samplers"_a, "return_logits"_a = false, "state_sums"_a = std::vector<RowSum>(),
+             "adapters"_a = std::vector<const Adapter*>(),
              "Run one step with the GIL released; see StepInput in runtime.h. `state_sums` are of first row, number of "
-             "rows and the float64 array of hidden_size to which their states are added.")
+             "rows and the float64 array of hidden_size to which their states are added. `adapters` has one entry for each "
+             "sequence, None for the model as it is, or none at all.")
         .def("read_kv_block", &read_kv_block, "block_id"_a, "out"_a,
              "Copy a block's bytes into a writable uint8 buffer, with the GIL released. Like write_kv_block and "
              "copy_kv_block, may run during a step that does not use the block.")

@@ -79,6 +79,7 @@ void Runtime::Impl::project_and_store(int worker, int32_t index) {
              [&](int64_t token) {
                  return normalised(worker, residual_ + token * config.hidden_size, layer.attention_norm);
              });
+    multiply_a(worker, {&layer.query, &layer.key, &layer.value}, input_.num_tokens);
     multiply(
         worker, {&layer.query, &layer.key, &layer.value}, input_.num_tokens,
         [&](const Matrix& matrix, int64_t row, int64_t num_rows, int64_t token, int64_t num_tokens, const float* out) {

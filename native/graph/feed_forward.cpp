@@ -39,6 +39,10 @@ void Runtime::Impl::gate_up_panels(const FeedForward& weights, int64_t low, int6
         for (int64_t p = low; p < high; ++p) {
             multiply_gate(weights.gate.panel(p), columns, &tile, gate);
             multiply_up(weights.up.panel(p), columns, &tile, up);
+            if (!adapted_.empty()) {
+                add_b(weights.gate, p, tiles.start(t), tile.num_tokens, gate);
+                add_b(weights.up, p, tiles.start(t), tile.num_tokens, up);
+            }
             const int64_t rows = std::min<int64_t>(kPanelRows, num_outputs - p * kPanelRows);
             if (weights.gate_bias) add_bias(weights.gate_bias + p * kPanelRows, rows, tile.num_tokens, gate);
             if (weights.up_bias) add_bias(weights.up_bias + p * kPanelRows, rows, tile.num_tokens, up);
@@ -56,6 +60,7 @@ void Runtime::Impl::feed_forward_block(int worker, const LayerWeights& layer) {
     const int64_t columns = weights.gate.columns;
     quantise(worker, num_rows_, columns, {&weights.gate, &weights.up},
              [&](int64_t row) { return normalised(worker, residual_ + row * columns, layer.feed_forward_norm); });
+    multiply_a(worker, {&weights.gate, &weights.up}, num_rows_);
     const TilePlan tiles(num_rows_);
     const Activations& inputs = activations(worker, num_rows_);
     const int64_t num_panels = weights.gate.num_panels();

@@ -40,6 +40,7 @@ void Runtime::Impl::keep_rows(int worker) {
     const ModelConfig& config = model_->config();
     if (worker == 0) {
         num_rows_ = static_cast<int64_t>(kept_rows_.size());
+        adapted_.keep(kept_rows_);
         for (int64_t i = 0; i < num_rows_; ++i) {
             const int64_t from = kept_rows_[static_cast<size_t>(i)];
             std::memmove(residual_ + i * config.hidden_size, residual_ + from * config.hidden_size,

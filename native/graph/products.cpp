@@ -7,6 +7,7 @@ int64_t Runtime::Impl::panel_chunk(int64_t num_panels) const {
 }
 
 void Runtime::Impl::multiply_into_residual(int worker, const Matrix& matrix, const float* bias, const float* norm) {
+    multiply_a(worker, {&matrix}, num_rows_);
     if (norm) {
         multiply(worker, {&matrix}, num_rows_,
                  [&](const Matrix&, int64_t row, int64_t rows, int64_t token, int64_t num_tokens, const float* out) {
@@ -50,6 +51,8 @@ void Runtime::Impl::quantise_row(const ActTile& tile, int32_t token, const float
         done[format] = true;
         model_->kernels().quantize[format](values, num_columns, token, &tile);
     }
+    // Adapters read floats.
+    if (!adapted_.empty() && !done[kActF32]) model_->kernels().quantize[kActF32](values, num_columns, token, &tile);
 }
 
 const Activations& Runtime::Impl::activations(int worker, int64_t num_rows) const {

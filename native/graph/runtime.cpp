@@ -36,6 +36,7 @@ Runtime::Impl::Impl(std::shared_ptr<const Model> model, std::vector<int> cpus, i
     summed_rows_.reserve(static_cast<size_t>(max_batch_tokens));
     kept_rows_.reserve(static_cast<size_t>(max_batch_tokens));
     attention_.reserve(max_batch_tokens);
+    adapted_.reserve(max_batch_tokens);
     carve_scratch();
 }
 
@@ -54,6 +55,7 @@ void Runtime::Impl::carve_scratch() {
         worker_activations_.resize(workers);
         for (Activations& own : worker_activations_) own.carve(carver, kRepeatedTokens * widest);
         attention_.carve(carver, pool_.num_threads());
+        low_rank_ = carver.take<float>(3 * tokens * kMaxRank);
         residual_ = carver.take<float>(tokens * config.hidden_size);
         query_ = carver.take<float>(tokens * config.query_size());
         key_ = carver.take<float>(tokens * config.kv_size());
@@ -141,6 +143,11 @@ void Runtime::Impl::check(const StepInput& input) const {
     check_sequences(input);
     check_logit_rows(input);
     check_state_sums(input);
+    for (int64_t s = 0; input.adapters != nullptr && s < input.num_sequences; ++s) {
+        if (input.adapters[s] != nullptr && &input.adapters[s]->model() != model_.get()) {
+            throw UsageError("step: the adapter of sequence " + std::to_string(s) + " was loaded for another model");
+        }
+    }
 }
 
 void Runtime::Impl::list_tokens() {
@@ -174,6 +181,7 @@ void Runtime::Impl::step(const StepInput& input, SampleResult* results) {
     num_rows_ = input.num_tokens;
     list_tokens();
     list_kept_rows();
+    adapted_.list(input_);
     attention_.plan(input, pool_.num_threads());
     pool_.run([this](int worker) { forward(worker); });
     timers_.end_step();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "activations.h"
+#include "adapted_rows.h"
 #include "attention.h"
 #include "expert_dispatch.h"
 #include "step_timers.h"
@@ -86,6 +87,11 @@ class Runtime::Impl {
                         const Activations& inputs, float* out) const;
     void activate(float* gate, float* up, int64_t num_values) const;
 
+    // Adapters: A times the rows of each, and what comes of that in a tile of one panel's outputs.
+    void multiply_a(int worker, std::initializer_list<const Matrix*> matrices, int64_t num_rows);
+    void add_b(const Matrix& matrix, int64_t panel, int64_t first_row, int32_t width, float* out) const;
+    float* low_rank_inputs(const Matrix& matrix, int64_t first_row) const;
+
     // A mixture of experts: who goes where, products of pairs (see ExpertDispatch), and their sums.
     void route(int worker, const LayerWeights& layer);
     void choose_experts(int worker, const LayerWeights& layer, int64_t row);
@@ -117,8 +123,10 @@ class Runtime::Impl {
     PageBuffer scratch_;
     Activations shared_activations_;
     std::vector<Activations> worker_activations_;
+    AdaptedRows adapted_;
     Attention attention_;
     ExpertDispatch dispatch_;
+    float* low_rank_ = nullptr;      // [matrices of one input][tokens][kMaxRank], what adapters make of the inputs
     float* residual_ = nullptr;      // [tokens][hidden_size]
     float* query_ = nullptr;         // [tokens][query_size]
     float* key_ = nullptr;           // [tokens][kv_size]

@@ -4,7 +4,7 @@ namespace treadle {
 namespace {
 
 constexpr const char* kNames[] = {
-    "start", "embed",   "norm_quantise", "qkv",         "rotate_store", "attention",  "attention_output",
+    "start", "embed",   "norm_quantise", "adapt", "qkv",         "rotate_store", "attention",  "attention_output",
     "route", "gate_up", "down",          "add_experts", "keep_rows",    "add_states", "logits",
     "sample"};
 static_assert(std::size(kNames) == static_cast<size_t>(Operator::kCount));

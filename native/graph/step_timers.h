@@ -19,6 +19,7 @@ enum class Operator : uint8_t {
     kStart,  // until the worker's body begins: checks, the list of attention's work, waking
     kEmbed,
     kNormQuantise,
+    kAdapt,  // A of adapters
     kQkv,
     kRotateStore,
     kAttention,

@@ -1,33 +1,18 @@
-// From file to panels: the tensors are planned and checked (tensor_plan.h), then all workers read and pack.
-//
-// Data is read with pread in pieces of a few MiB into a buffer per worker, so peak memory is the packed weights plus
-// those buffers, reading and packing overlap, and a file that shrinks underneath us is an error and not a SIGBUS.
+// From file to model: hyperparameters, the plan of every tensor, then all of them at once (tensor_reader.h).
 #include <algorithm>
-#include <atomic>
-#include <bit>
-#include <exception>
-#include <mutex>
 
 #include "config.h"
 #include "refuse.h"
 #include "rope.h"
 #include "tensor_plan.h"
+#include "tensor_reader.h"
 #include "treadle/model.h"
-#include "treadle/thread_pool.h"
 
 namespace treadle {
 namespace {
 
 uint64_t feed_forward_bytes(const FeedForward& weights) {
     return weights.gate.num_bytes() + weights.up.num_bytes() + weights.down.num_bytes();
-}
-
-float half_to_float(uint16_t bits) {
-    const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
-    const uint32_t magnitude = bits & 0x7fffu;
-    if (magnitude >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
-    // Shift into the f32 fields and let a multiplication by 2^112 mend the exponent, subnormals included.
-    return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude << 13) * 0x1p112f));
 }
 
 }  // namespace
@@ -44,11 +29,10 @@ class WeightLoader {
 
     void load() {
         check();
-        model_.weights_ = PageBuffer(plan_.num_bytes(), "the weights of " + printable(file_.path()));
-        for (const auto& [matrix, offset] : plan_.matrices()) matrix->data = model_.weights_.data() + offset;
+        model_.weights_ = read_tensors(file_, plan_, options_.cpus, options_.progress,
+                                       "the weights of " + printable(file_.path()));
         if (!plan_.has(kOutput)) model_.output_ = model_.token_embedding_;
-        read_vectors();
-        read_matrices();
+        number_matrices();
     }
 
  private:
@@ -86,62 +70,12 @@ class WeightLoader {
         }
     }
 
-    void read_vectors() {
-        for (const TensorPlan::Vector& vector : plan_.vectors()) {
-            const auto first = static_cast<size_t>(vector.first), count = static_cast<size_t>(vector.count);
-            float* out = reinterpret_cast<float*>(model_.weights_.data() + vector.offset);
-            *vector.target = out;
-            if (vector.tensor->format == kF32) {
-                file_.read(*vector.tensor, first * sizeof(float), count * sizeof(float),
-                           reinterpret_cast<uint8_t*>(out));
-                continue;
-            }
-            std::vector<uint16_t> halves(count);
-            file_.read(*vector.tensor, first * sizeof(uint16_t), count * sizeof(uint16_t),
-                       reinterpret_cast<uint8_t*>(halves.data()));
-            for (size_t i = 0; i < count; ++i) {
-                out[i] = vector.tensor->format == kF16 ? half_to_float(halves[i])
-                                                       : std::bit_cast<float>(static_cast<uint32_t>(halves[i]) << 16);
-            }
+    // Those that adapters may change.
+    void number_matrices() {
+        int32_t id = 0;
+        for (LayerWeights& layer : model_.layers_) {
+            for (Matrix* matrix : adaptable(layer)) matrix->id = id++;
         }
-    }
-
-    void read_matrices() {
-        ThreadPool pool(options_.cpus);
-        const uint64_t total = plan_.total_file_bytes();
-        pool.run([&](int worker) {
-            std::vector<uint8_t> buffer;
-            pool.share(worker, static_cast<int64_t>(plan_.pieces().size()), 1, [&](int64_t begin, int64_t) {
-                if (failed_.load(std::memory_order_relaxed)) return;
-                try {
-                    read_piece(plan_.pieces()[static_cast<size_t>(begin)], buffer);
-                    // Only the loading thread may call back: it is the one that holds the caller's context.
-                    if (worker == 0 && options_.progress) options_.progress(file_bytes_read_, total);
-                } catch (...) {
-                    const std::lock_guard<std::mutex> guard(failure_mutex_);
-                    if (!failed_.exchange(true)) failure_ = std::current_exception();
-                }
-            });
-        });
-        if (failure_) std::rethrow_exception(failure_);
-        if (options_.progress) options_.progress(total, total);
-    }
-
-    void read_piece(const TensorPlan::Piece& piece, std::vector<uint8_t>& buffer) {
-        const Matrix& matrix = *piece.matrix;
-        const int64_t bytes_per_row = row_bytes(matrix);
-        const int64_t first_row = piece.first_panel * kPanelRows;
-        const int64_t num_rows = std::min<int64_t>(piece.num_panels * kPanelRows, matrix.rows - first_row);
-        buffer.resize(static_cast<size_t>(num_rows * bytes_per_row));
-        file_.read(*piece.tensor, piece.file_offset + static_cast<uint64_t>(first_row * bytes_per_row), buffer.size(),
-                   buffer.data());
-        for (int64_t p = 0; p < piece.num_panels; ++p) {
-            const int64_t rows = std::min<int64_t>(kPanelRows, num_rows - p * kPanelRows);
-            pack_panel(matrix.format, buffer.data() + p * kPanelRows * bytes_per_row, bytes_per_row,
-                       static_cast<int32_t>(rows), matrix.columns,
-                       matrix.data + (piece.first_panel + p) * matrix.panel_bytes);
-        }
-        file_bytes_read_ += buffer.size();
     }
 
     const GgufFile& file_;
@@ -149,10 +83,6 @@ class WeightLoader {
     const Family& family_;
     Model& model_;
     TensorPlan plan_;
-    std::atomic<uint64_t> file_bytes_read_{0};
-    std::atomic<bool> failed_{false};
-    std::mutex failure_mutex_;
-    std::exception_ptr failure_;
 };
 
 std::shared_ptr<Model> Model::load(const GgufFile& file, const LoadOptions& options) {

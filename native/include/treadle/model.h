@@ -4,6 +4,7 @@
 // for a norm that is null or a scale that is one, never for a name.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -95,6 +96,7 @@ struct Matrix {
     int64_t columns = 0;
     int64_t panel_bytes = 0;
     uint8_t* data = nullptr;
+    int32_t id = -1;  // place in Adapter::change of a matrix that adapters may change
 
     int64_t num_panels() const { return (rows + kPanelRows - 1) / kPanelRows; }
     const uint8_t* panel(int64_t index) const { return data + index * panel_bytes; }
@@ -133,6 +135,13 @@ struct LayerWeights {
     Mixture mixture;           // without experts in a dense layer
     const float* post_feed_forward_norm = nullptr;
 };
+
+// The matrices of a layer that adapters may change, in the order of their ids.
+constexpr int32_t kAdaptable = 7;
+inline std::array<Matrix*, kAdaptable> adaptable(LayerWeights& layer) {
+    FeedForward& dense = layer.feed_forward;
+    return {&layer.query, &layer.key, &layer.value, &layer.attention_output, &dense.gate, &dense.up, &dense.down};
+}
 
 struct LoadOptions {
     const KernelTable* kernels = nullptr;

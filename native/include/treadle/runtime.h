@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "treadle/adapter.h"
 #include "treadle/model.h"
 #include "treadle/sampler.h"
 #include "treadle/thread_pool.h"
@@ -33,6 +34,7 @@ struct StepInput {
     int64_t num_logit_rows = 0;
     const Sampler* const* samplers = nullptr;  // [num_logit_rows]
     float* logits = nullptr;                   // [num_logit_rows][vocab_size] or null
+    const Adapter* const* adapters = nullptr;  // [num_sequences], null entries for the model as it is; or null
     const StateSum* state_sums = nullptr;      // [num_state_sums] of ascending rows, none in two of them
     int64_t num_state_sums = 0;
 };

@@ -1,0 +1,113 @@
+#include "tensor_reader.h"
+
+#include <atomic>
+#include <bit>
+#include <exception>
+#include <mutex>
+
+#include "treadle/thread_pool.h"
+
+namespace treadle {
+namespace {
+
+float half_to_float(uint16_t bits) {
+    const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
+    const uint32_t magnitude = bits & 0x7fffu;
+    if (magnitude >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
+    // Shift into the f32 fields and let a multiplication by 2^112 mend the exponent, subnormals included.
+    return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude << 13) * 0x1p112f));
+}
+
+// Data is read with pread in pieces of a few MiB into a buffer per worker, so peak memory is the packed weights plus
+// those buffers, reading and packing overlap, and a file that shrinks underneath us is an error and not a SIGBUS.
+class TensorReader {
+ public:
+    TensorReader(const GgufFile& file, const TensorPlan& plan, const std::vector<int>& cpus,
+                 const std::function<void(uint64_t, uint64_t)>& progress, const std::string& purpose)
+        : file_(file), plan_(plan), cpus_(cpus), progress_(progress), buffer_(plan.num_bytes(), purpose) {}
+
+    PageBuffer read() {
+        for (const auto& [matrix, offset] : plan_.matrices()) matrix->data = buffer_.data() + offset;
+        read_vectors();
+        read_matrices();
+        return std::move(buffer_);
+    }
+
+ private:
+    void read_vectors() {
+        for (const TensorPlan::Vector& vector : plan_.vectors()) {
+            const auto first = static_cast<size_t>(vector.first), count = static_cast<size_t>(vector.count);
+            float* out = reinterpret_cast<float*>(buffer_.data() + vector.offset);
+            *vector.target = out;
+            if (vector.tensor->format == kF32) {
+                file_.read(*vector.tensor, first * sizeof(float), count * sizeof(float),
+                           reinterpret_cast<uint8_t*>(out));
+                continue;
+            }
+            std::vector<uint16_t> halves(count);
+            file_.read(*vector.tensor, first * sizeof(uint16_t), count * sizeof(uint16_t),
+                       reinterpret_cast<uint8_t*>(halves.data()));
+            for (size_t i = 0; i < count; ++i) {
+                out[i] = vector.tensor->format == kF16 ? half_to_float(halves[i])
+                                                       : std::bit_cast<float>(static_cast<uint32_t>(halves[i]) << 16);
+            }
+        }
+    }
+
+    void read_matrices() {
+        ThreadPool pool(cpus_);
+        const uint64_t total = plan_.total_file_bytes();
+        pool.run([&](int worker) {
+            std::vector<uint8_t> buffer;
+            pool.share(worker, static_cast<int64_t>(plan_.pieces().size()), 1, [&](int64_t begin, int64_t) {
+                if (failed_.load(std::memory_order_relaxed)) return;
+                try {
+                    read_piece(plan_.pieces()[static_cast<size_t>(begin)], buffer);
+                    // Only the loading thread may call back: it is the one that holds the caller's context.
+                    if (worker == 0 && progress_) progress_(file_bytes_read_, total);
+                } catch (...) {
+                    const std::lock_guard<std::mutex> guard(failure_mutex_);
+                    if (!failed_.exchange(true)) failure_ = std::current_exception();
+                }
+            });
+        });
+        if (failure_) std::rethrow_exception(failure_);
+        if (progress_) progress_(total, total);
+    }
+
+    void read_piece(const TensorPlan::Piece& piece, std::vector<uint8_t>& buffer) {
+        const Matrix& matrix = *piece.matrix;
+        const int64_t bytes_per_row = row_bytes(matrix);
+        const int64_t first_row = piece.first_panel * kPanelRows;
+        const int64_t num_rows = std::min<int64_t>(piece.num_panels * kPanelRows, matrix.rows - first_row);
+        buffer.resize(static_cast<size_t>(num_rows * bytes_per_row));
+        file_.read(*piece.tensor, piece.file_offset + static_cast<uint64_t>(first_row * bytes_per_row), buffer.size(),
+                   buffer.data());
+        for (int64_t p = 0; p < piece.num_panels; ++p) {
+            const int64_t rows = std::min<int64_t>(kPanelRows, num_rows - p * kPanelRows);
+            pack_panel(matrix.format, buffer.data() + p * kPanelRows * bytes_per_row, bytes_per_row,
+                       static_cast<int32_t>(rows), matrix.columns,
+                       matrix.data + (piece.first_panel + p) * matrix.panel_bytes);
+        }
+        file_bytes_read_ += buffer.size();
+    }
+
+    const GgufFile& file_;
+    const TensorPlan& plan_;
+    const std::vector<int>& cpus_;
+    const std::function<void(uint64_t, uint64_t)>& progress_;
+    PageBuffer buffer_;
+    std::atomic<uint64_t> file_bytes_read_{0};
+    std::atomic<bool> failed_{false};
+    std::mutex failure_mutex_;
+    std::exception_ptr failure_;
+};
+
+}  // namespace
+
+PageBuffer read_tensors(const GgufFile& file, const TensorPlan& plan, const std::vector<int>& cpus,
+                        const std::function<void(uint64_t, uint64_t)>& progress, const std::string& purpose) {
+    return TensorReader(file, plan, cpus, progress, purpose).read();
+}
+
+}  // namespace treadle

@@ -1,0 +1,41 @@
+// A low-rank adapter (LoRA, Hu et al. 2021): what a fine-tuned model adds to the products of another one.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "treadle/gguf.h"
+#include "treadle/memory.h"
+#include "treadle/model.h"
+
+namespace treadle {
+
+// W x becomes W x + scale * B (A x).
+struct LowRank {
+    Matrix a;  // [rank][columns of W]; no rows where the adapter leaves W alone
+    Matrix b;  // [rows of W][rank]
+};
+
+constexpr int64_t kMaxRank = 256;
+
+class Adapter {
+ public:
+    // Checks every tensor against the model before the first is read. `strength` multiplies what the file says. Throws
+    // ModelFileError, CapacityError, UsageError.
+    static std::shared_ptr<Adapter> load(const GgufFile& file, std::shared_ptr<const Model> model,
+                                         const std::vector<int>& cpus, float strength);
+
+    const Model& model() const { return *model_; }
+    float scale() const { return scale_; }
+    const LowRank& change(int32_t matrix_id) const { return changes_[static_cast<size_t>(matrix_id)]; }
+    uint64_t num_bytes() const { return weights_.num_bytes(); }
+
+ private:
+    std::shared_ptr<const Model> model_;
+    PageBuffer weights_;
+    std::vector<LowRank> changes_;  // by Matrix::id
+    float scale_ = 1.0f;
+};
+
+}  // namespace treadle
