@@ -233,7 +233,8 @@ void bind_runtime(nb::module_& m) {
              "samplers"_a, "return_logits"_a = false, "state_sums"_a = std::vector<RowSum>(),
              "adapters"_a = std::vector<const Adapter*>(),
              "Run one step with the GIL released; see StepInput in runtime.h. `state_sums` are of first row, number of "
-             "rows and the float64 array of hidden_size to which their states are added. `adapters` has one entry for each "
+             "rows and the float64 array of hidden_size to which their states are added. `adapters` has one entry for "
+             "each "
              "sequence, None for the model as it is, or none at all.")
         .def("read_kv_block", &read_kv_block, "block_id"_a, "out"_a,
              "Copy a block's bytes into a writable uint8 buffer, with the GIL released. Like write_kv_block and "

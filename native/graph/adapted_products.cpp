@@ -36,9 +36,9 @@ void Runtime::Impl::multiply_a(int worker, std::initializer_list<const Matrix*> 
         const int64_t t = item / (num_matrices * num_adapters);
         const Matrix& matrix = **(matrices.begin() + item / num_adapters % num_matrices);
         const auto index = static_cast<int32_t>(item % num_adapters);
-        const Adapter& adapter = *adapted_.active()[static_cast<size_t>(index)];
         if (matrix.id < 0 || !adapted_.has_any(index, tiles.start(t), tiles.width(t))) return;
-        const Matrix& a = adapter.change(matrix.id).a;
+        const LowRank& change = adapted_.active()[static_cast<size_t>(index)]->change(matrix.id);
+        const Matrix& a = change.a;
         const int32_t width = tiles.width(t);
         const ActTile tile = inputs.tile(tiles, t, matrix.columns);
         float* target = low_rank_inputs(matrix, tiles.start(t));  // as ActTile::x
@@ -49,7 +49,7 @@ void Runtime::Impl::multiply_a(int worker, std::initializer_list<const Matrix*> 
             for (int32_t i = 0; i < width; ++i) {
                 if (!adapted_.has(index, tiles.start(t) + i)) continue;
                 for (int64_t r = 0; r < rows; ++r) {
-                    target[(p * kPanelRows + r) * width + i] = adapter.scale() * out[i * kPanelRows + r];
+                    target[(p * kPanelRows + r) * width + i] = change.scale * out[i * kPanelRows + r];
                 }
             }
         }

@@ -16,8 +16,8 @@ void check_kind(const GgufFile& file, const Model& model) {
     const std::string_view type = file.get_string("general.type").value_or("model");
     const std::string_view kind = file.get_string("adapter.type").value_or("");
     if (type != "adapter" || kind != "lora") {
-        refuse(file, "general.type is " + quoted(type) + " and adapter.type " + quoted(kind) +
-                         ", expected adapter and lora");
+        refuse(file,
+               "general.type is " + quoted(type) + " and adapter.type " + quoted(kind) + ", expected adapter and lora");
     }
     const std::string_view architecture = file.get_string("general.architecture").value_or("");
     if (architecture != model.config().architecture) {
@@ -26,7 +26,7 @@ void check_kind(const GgufFile& file, const Model& model) {
     }
 }
 
-// What A (and B) of all changes share; 0 without a tensor.
+// Of A and B of one change; 0 without a tensor.
 int64_t rank_of(const GgufFile& file, const std::string& name) {
     const GgufTensor* tensor = file.tensor(name);
     if (tensor == nullptr) return 0;
@@ -52,33 +52,29 @@ std::shared_ptr<Adapter> Adapter::load(const GgufFile& file, std::shared_ptr<con
     check_kind(file, *model);
     auto adapter = std::make_shared<Adapter>();
     adapter->changes_.resize(model->layers().size() * kAdaptable);
+    const auto alpha = static_cast<float>(file.get_float("adapter.lora.alpha").value_or(0.0));
+    if (!std::isfinite(alpha)) refuse(file, "adapter.lora.alpha is not a number");
     TensorPlan plan(file);
-    int64_t rank = 0;
+    bool is_empty = true;
     for (size_t index = 0; index < model->layers().size(); ++index) {
         LayerWeights layer = model->layers()[index];
         const auto matrices = adaptable(layer);
         for (size_t i = 0; i < matrices.size(); ++i) {
             const Matrix& matrix = *matrices[i];
             const std::string name = "blk." + std::to_string(index) + "." + kNames[i] + ".weight";
-            const int64_t own_rank = matrix.rows == 0 ? 0 : rank_of(file, name + ".lora_a");
-            if (own_rank == 0) continue;
-            if (rank != 0 && own_rank != rank) {
-                refuse(file, "tensor " + quoted(name + ".lora_a") + " has rank " + std::to_string(own_rank) +
-                                 ", others have " + std::to_string(rank));
-            }
-            rank = own_rank;
+            const int64_t rank = matrix.rows == 0 ? 0 : rank_of(file, name + ".lora_a");
+            if (rank == 0) continue;
+            is_empty = false;
             LowRank& change = adapter->changes_[static_cast<size_t>(matrix.id)];
             for (const char* part : {".lora_a", ".lora_b"}) expect_float(file, name + part);
             plan.matrix(name + ".lora_a", rank, matrix.columns, change.a);
             plan.matrix(name + ".lora_b", matrix.rows, rank, change.b);
+            // A file without alpha is meant to be added as it is.
+            change.scale = strength * (alpha == 0.0f ? 1.0f : alpha / static_cast<float>(rank));
         }
     }
     plan.refuse_unused_tensors("LoRA adapter of a " + model->config().architecture);
-    if (rank == 0) refuse(file, "the adapter has no tensors");
-    const auto alpha = static_cast<float>(file.get_float("adapter.lora.alpha").value_or(0.0));
-    if (!std::isfinite(alpha)) refuse(file, "adapter.lora.alpha is not a number");
-    // A file without alpha is meant to be added as it is.
-    adapter->scale_ = strength * (alpha == 0.0f ? 1.0f : alpha / static_cast<float>(rank));
+    if (is_empty) refuse(file, "the adapter has no tensors");
     adapter->weights_ = read_tensors(file, plan, cpus, {}, "the adapter " + printable(file.path()));
     adapter->model_ = std::move(model);
     return adapter;

@@ -29,8 +29,8 @@ class WeightLoader {
 
     void load() {
         check();
-        model_.weights_ = read_tensors(file_, plan_, options_.cpus, options_.progress,
-                                       "the weights of " + printable(file_.path()));
+        model_.weights_ =
+            read_tensors(file_, plan_, options_.cpus, options_.progress, "the weights of " + printable(file_.path()));
         if (!plan_.has(kOutput)) model_.output_ = model_.token_embedding_;
         number_matrices();
     }

@@ -119,6 +119,19 @@ class Model:
     def lock_memory(self) -> int:
         """Keep the weights in RAM; returns 0 or the errno of mlock."""
 
+class Adapter:
+    """A low-rank adapter (LoRA) of one loaded model."""
+
+    @staticmethod
+    def load(gguf: GgufFile, model: Model, *, cpus: Sequence[int], strength: float = 1.0) -> Adapter:
+        """
+        Read and check an adapter; `strength` multiplies the scale that its file gives.
+        """
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes in memory."""
+
 class StepOutput:
     """What one step produced, in the order of its logit rows."""
 
@@ -173,9 +186,9 @@ class Runtime:
 
     def __init__(self, model: Model, *, cpus: Sequence[int], num_blocks: int, max_batch_tokens: int = 512, kv_type: str = 'f16') -> None: ...
 
-    def step(self, token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], query_lens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], start_positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], block_tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], logit_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], samplers: Sequence[Sampler], return_logits: bool = False, state_sums: Sequence[tuple[int, int, Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')]]] = []) -> StepOutput:
+    def step(self, token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], query_lens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], start_positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], block_tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], logit_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], samplers: Sequence[Sampler], return_logits: bool = False, state_sums: Sequence[tuple[int, int, Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')]]] = [], adapters: Sequence[Adapter] = []) -> StepOutput:
         """
-        Run one step with the GIL released; see StepInput in runtime.h. `state_sums` are of first row, number of rows and the float64 array of hidden_size to which their states are added.
+        Run one step with the GIL released; see StepInput in runtime.h. `state_sums` are of first row, number of rows and the float64 array of hidden_size to which their states are added. `adapters` has one entry for each sequence, None for the model as it is, or none at all.
         """
 
     def read_kv_block(self, block_id: int, out: NDArray[numpy.uint8] | bytearray | memoryview) -> None:

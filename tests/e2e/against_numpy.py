@@ -15,6 +15,7 @@ from core import Core
 from numpy.typing import NDArray
 
 from oracles.numpy_forward import NumpyModel
+from oracles.tiny_adapter import merge
 from oracles.tiny_model import vocabulary
 
 
@@ -43,10 +44,15 @@ def random_tokens(count: int) -> list[int]:
     return np.random.default_rng(1).integers(0, len(vocabulary()), count).tolist()
 
 
-def check_float_model(path: Path, prompts: list[list[int]], num_tokens: int, isa: str = "") -> None:
+def check_float_model(
+    path: Path, prompts: list[list[int]], num_tokens: int, isa: str = "", adapter_path: Path | None = None
+) -> None:
     """Greedy tokens equal NumPy's; only a tie within what float rounding moves may split them."""
-    core, numpy_model = Core(path, isa=isa), NumpyModel(path)
-    runs = [(prompt, *core.continue_greedily(prompt, num_tokens)) for prompt in prompts]
+    core, numpy_model, adapter = Core(path, isa=isa), NumpyModel(path), None
+    if adapter_path is not None:
+        adapter = core.load_adapter(adapter_path)
+        merge(numpy_model, adapter_path)
+    runs = [(prompt, *core.continue_greedily(prompt, num_tokens, adapter=adapter)) for prompt in prompts]
     sequences = [prompt + output[:-1] for prompt, output, _ in runs]
     exact = numpy_model.forward(sequences, activation_rounding=True, dtype=np.float64)
     single = numpy_model.forward(sequences, activation_rounding=True)
@@ -66,10 +72,15 @@ def largest_difference(some: list[NDArray[np.floating]], others: list[NDArray[np
     return max(float(np.abs(one - other).max()) for one, other in zip(some, others, strict=True))
 
 
-def check_quantised_model(path: Path, prompts: list[list[int]], num_tokens: int, isa: str = "") -> None:
+def check_quantised_model(
+    path: Path, prompts: list[list[int]], num_tokens: int, isa: str = "", adapter_path: Path | None = None
+) -> None:
     """As far from the exact pass as NumPy with int8 activations is; greedy tokens split only inside that noise."""
-    core, numpy_model = Core(path, isa=isa), NumpyModel(path)
-    runs = [(prompt, *core.continue_greedily(prompt, num_tokens)) for prompt in prompts]
+    core, numpy_model, adapter = Core(path, isa=isa), NumpyModel(path), None
+    if adapter_path is not None:
+        adapter = core.load_adapter(adapter_path)
+        merge(numpy_model, adapter_path)
+    runs = [(prompt, *core.continue_greedily(prompt, num_tokens, adapter=adapter)) for prompt in prompts]
     sequences = [prompt + output[:-1] for prompt, output, _ in runs]
     exact = np.concatenate(numpy_model.forward(sequences))
     rounded = np.concatenate(numpy_model.forward(sequences, activation_rounding=True))

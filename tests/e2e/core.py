@@ -22,6 +22,7 @@ States = NDArray[np.float64]
 class Sequence:
     blocks: list[int]
     tokens: list[int] = field(default_factory=list)  # already in the KV cache
+    adapter: _native.Adapter | None = None
 
 
 class Core:
@@ -50,10 +51,13 @@ class Core:
     def shuffle_blocks(self, seed: int) -> None:
         np.random.default_rng(seed).shuffle(self._free)
 
-    def sequence(self, max_tokens: int) -> Sequence:
+    def sequence(self, max_tokens: int, adapter: _native.Adapter | None = None) -> Sequence:
         """A new sequence with blocks for so many tokens."""
         count = -(-max_tokens // _native.KV_BLOCK_TOKENS)
-        return Sequence([self._free.pop(0) for _ in range(count)])
+        return Sequence([self._free.pop(0) for _ in range(count)], adapter=adapter)
+
+    def load_adapter(self, path: Path, strength: float = 1.0) -> _native.Adapter:
+        return _native.Adapter.load(_native.GgufFile.open(str(path)), self.model, cpus=[-1], strength=strength)
 
     def free(self, sequence: Sequence) -> None:
         self._free += sequence.blocks
@@ -65,6 +69,10 @@ class Core:
     def samples(self, work: list[tuple[Sequence, list[int]]]) -> list[_native.SampleResult]:
         """As step, but what a greedy sampler makes of every row."""
         return self._run(work).samples
+
+    def logits_of(self, work: list[tuple[Sequence, list[int]]], rows: NDArray[np.int32]) -> Logits:
+        """As step, but logits of some rows alone."""
+        return self._run(work, rows).logits
 
     def add_states(self, work: list[tuple[Sequence, list[int]]], sums: list[States]) -> None:
         """Computes the given tokens of each sequence in one step, without logits, and adds their states to its sum."""
@@ -92,6 +100,7 @@ class Core:
             [_native.Sampler(self.model.vocab_size, temperature=0.0)] * len(logit_rows),
             return_logits=True,
             state_sums=state_sums or [],
+            adapters=[sequence.adapter for sequence, _ in work],
         )
         for sequence, tokens in work:
             sequence.tokens += tokens
@@ -102,9 +111,11 @@ class Core:
         parts = [self.step([(sequence, tokens[at : at + chunk])])[0] for at in range(0, len(tokens), chunk)]
         return np.concatenate(parts)
 
-    def continue_greedily(self, prompt: list[int], num_tokens: int, chunk: int = 512) -> tuple[list[int], Logits]:
+    def continue_greedily(
+        self, prompt: list[int], num_tokens: int, chunk: int = 512, adapter: _native.Adapter | None = None
+    ) -> tuple[list[int], Logits]:
         """The greedy continuation, and the logits of every position: those of token i chose token i + 1."""
-        sequence = self.sequence(len(prompt) + num_tokens)
+        sequence = self.sequence(len(prompt) + num_tokens, adapter)
         logits = [self.read(sequence, prompt, chunk)]
         output = [int(logits[0][-1].argmax())]
         while len(output) < num_tokens:

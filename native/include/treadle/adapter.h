@@ -15,6 +15,7 @@ namespace treadle {
 struct LowRank {
     Matrix a;  // [rank][columns of W]; no rows where the adapter leaves W alone
     Matrix b;  // [rows of W][rank]
+    float scale = 1.0f;
 };
 
 constexpr int64_t kMaxRank = 256;
@@ -27,7 +28,6 @@ class Adapter {
                                          const std::vector<int>& cpus, float strength);
 
     const Model& model() const { return *model_; }
-    float scale() const { return scale_; }
     const LowRank& change(int32_t matrix_id) const { return changes_[static_cast<size_t>(matrix_id)]; }
     uint64_t num_bytes() const { return weights_.num_bytes(); }
 
@@ -35,7 +35,6 @@ class Adapter {
     std::shared_ptr<const Model> model_;
     PageBuffer weights_;
     std::vector<LowRank> changes_;  // by Matrix::id
-    float scale_ = 1.0f;
 };
 
 }  // namespace treadle
