@@ -74,8 +74,10 @@ void read_rope(const ConfigReader& reader, ModelConfig& config, int32_t rotary_d
     RopeTable table = plain_rope(base, rotary_dims);
     for (size_t i = 0; i < factors.size(); ++i) table.frequencies[i] /= factors[i];
     table.magnitude = static_cast<float>(reader.real_or("rope.scaling.attn_factor", 1.0, 1e-3, 1e3));
-    const std::string_view scaling = file.get_string(reader.key("rope.scaling.type")).value_or("none");
-    const double factor = reader.real_or("rope.scaling.factor", 1.0, 1.0, 1e6);
+    // Older files give a factor alone, and that by another name.
+    const std::string_view scaling = file.get_string(reader.key("rope.scaling.type")).value_or("linear");
+    const double factor =
+        reader.real_or("rope.scaling.factor", reader.real_or("rope.scale_linear", 1.0, 1.0, 1e6), 1.0, 1e6);
     if (scaling == "linear") {
         for (double& frequency : table.frequencies) frequency /= factor;
     } else if (scaling == "yarn") {

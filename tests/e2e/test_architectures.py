@@ -68,6 +68,7 @@ def test_quantised_architectures(tmp_path: Path, architecture: str) -> None:
             "gemma3", {"attention.sliding_window_pattern": [True, False, False, True, True, False, True]}, id="listed"
         ),
         pytest.param("gemma3", {"rope.scaling.type": "linear", "rope.scaling.factor": 8.0}, id="only-global-scaled"),
+        pytest.param("llama", {"rope.scale_linear": 4.0, "attention.scale": 0.1}, id="older-keys"),
         pytest.param("phi3", {"rope.scaling.original_context_length": 1024}, id="short-factors"),
     ],
 )

@@ -33,9 +33,9 @@ def rope_tables(
         which = "long" if hyperparameter("context_length", None) > original else "short"
         frequencies = frequencies / factors[f"rope_factors_{which}.weight"]
     magnitude = hyperparameter("rope.scaling.attn_factor", 1.0)
-    scaling = hyperparameter("rope.scaling.type", "none")
+    scaling = hyperparameter("rope.scaling.type", "linear")
     if scaling == "linear":
-        frequencies = frequencies / hyperparameter("rope.scaling.factor", None)
+        frequencies = frequencies / hyperparameter("rope.scaling.factor", hyperparameter("rope.scale_linear", 1.0))
     elif scaling == "yarn":
         factor = hyperparameter("rope.scaling.factor", None)
         keep = _yarn_keep(dims, base, original)

@@ -6,15 +6,14 @@
 namespace treadle {
 namespace {
 
-float scale_or(const ConfigReader& reader, const char* name, float fallback) {
-    return static_cast<float>(reader.real_or(name, fallback, 1e-6, 1e6));
+float scale(const ConfigReader& reader, const char* name) {
+    return static_cast<float>(reader.real_or(name, 1.0, 1e-6, 1e6));
 }
 
 void read(const ConfigReader& reader, ModelConfig& config) {
-    config.embedding_scale = scale_or(reader, "embedding_scale", 1.0f);
-    config.attention_scale = scale_or(reader, "attention.scale", config.attention_scale);
-    config.residual_scale = scale_or(reader, "residual_scale", 1.0f);
-    config.logit_scale = 1.0f / scale_or(reader, "logit_scale", 1.0f);  // files hold the divisor
+    config.embedding_scale = scale(reader, "embedding_scale");
+    config.residual_scale = scale(reader, "residual_scale");
+    config.logit_scale = 1.0f / scale(reader, "logit_scale");  // files hold the divisor
     // This is how converters say that no layer knows positions.
     if (!reader.file().get_bool(reader.key("rope.scaling.finetuned")).value_or(true)) {
         for (LayerConfig& layer : config.layers) layer.rope = kNoRope;

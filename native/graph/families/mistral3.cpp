@@ -6,7 +6,6 @@ namespace treadle {
 namespace {
 
 void read(const ConfigReader& reader, ModelConfig& config) {
-    config.attention_scale = static_cast<float>(reader.real_or("attention.scale", config.attention_scale, 1e-6, 1e6));
     config.temperature_scale = static_cast<float>(reader.real_or("attention.temperature_scale", 0.0, 0.0, 1e3));
     if (config.temperature_scale == 0.0f) return;
     const int32_t original =
