@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -226,6 +228,12 @@ class FakeTemplate:
         return "".join(f"{message['role']}:{message['content']};" for message in messages) + note
 
 
+class FakeAdapter:
+    """What a runner makes of a file: 100 bytes."""
+
+    num_bytes = 100
+
+
 class FakeModelRunner(FakeRunner):
     """A runner that also makes samplers, and can be held back between two steps."""
 
@@ -234,6 +242,14 @@ class FakeModelRunner(FakeRunner):
         self.may_step = threading.Semaphore(0)
         self.is_held = False
         self.samplers: list[tuple[SamplingParams, int]] = []
+        self.adapters: weakref.WeakSet[FakeAdapter] = weakref.WeakSet()
+
+    def load_adapter(self, path: Path, scale: float) -> FakeAdapter:
+        assert path.is_file()
+        assert scale == float(scale)
+        adapter = FakeAdapter()
+        self.adapters.add(adapter)
+        return adapter
 
     def create_sampler(self, params: SamplingParams, seed: int, prompt_ids: Sequence[int]) -> FakeSampler:  # noqa: ARG002
         self.samplers.append((params, seed))

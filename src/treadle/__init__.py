@@ -11,6 +11,7 @@ import importlib as _importlib
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
+    from treadle.engine.adapters import AdapterInfo
     from treadle.engine.async_llm import AsyncLLM
     from treadle.engine.block_store import StoreStats
     from treadle.engine.completion import ChatMessage, Completion, CompletionChunk, Timings, TokenLogprob
@@ -40,6 +41,7 @@ if _typing.TYPE_CHECKING:
 
 __all__ = [
     "LLM",
+    "AdapterInfo",
     "AsyncLLM",
     "CapacityError",
     "ChatMessage",
@@ -75,6 +77,7 @@ __all__ = [
 # Imported when first asked for: `import treadle.errors` must not load the native core.
 _MODULES = {
     "LLM": "treadle.engine.llm",
+    "AdapterInfo": "treadle.engine.adapters",
     "AsyncLLM": "treadle.engine.async_llm",
     "Constraint": "treadle.engine.guide",
     "Conversation": "treadle.engine.conversation",

@@ -65,6 +65,7 @@ def _parse_text(name: str, value: str) -> str:
 # Every setting, with what it is and how its value is read. A size is kept in the field ..._bytes.
 _SETTINGS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "adapt": ("whether fewer threads run while others need the CPUs, on or off", _parse_switch),
+    "adapter_memory": ("memory set aside for adapters", parse_bytes),
     "context": ("most tokens of prompt and answer", _parse_count),
     "disk_cache": ("disk for KV blocks", parse_bytes),
     "engine": ("what computes, native or llamacpp", _parse_text),
@@ -73,6 +74,7 @@ _SETTINGS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "huge_pages": ("whether memory asks for huge pages, on or off", _parse_switch),
     "isa": ("the name of a kernel table", _parse_text),
     "kv_type": ("how keys and values are kept, f16 or q8_0", _parse_text),
+    "max_adapters": ("most adapters in memory", _parse_count),
     "memory": ("memory for weights, KV blocks and caches", parse_bytes),
     "mlock": ("whether the model is kept out of swap, on or off", _parse_switch),
     "numa": ("where memory comes from: auto, node, interleave or default", _parse_text),
@@ -98,6 +100,8 @@ class Settings:
     memory_bytes: int | None = None
     ram_cache_bytes: int = 0
     disk_cache_bytes: int = 0
+    adapter_memory_bytes: int = 0
+    max_adapters: int | None = None
     context: int | None = None
     threads: int | None = None
     prompt_threads: int | None = None

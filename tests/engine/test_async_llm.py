@@ -15,7 +15,8 @@ import pytest
 
 from fakes import FakeModelRunner, answer
 from treadle.engine import async_llm as async_llm_module
-from treadle.engine.async_llm import AsyncCompletionStream, AsyncLLM
+from treadle.engine.async_llm import AsyncLLM
+from treadle.engine.async_stream import AsyncCompletionStream
 from treadle.engine.completion import CompletionChunk
 from treadle.engine.contract import AsyncEngine
 from treadle.engine.courier import Courier, Inbox

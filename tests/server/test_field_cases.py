@@ -14,7 +14,8 @@ from test_chat_api import ask, events
 from test_structured import WEATHER
 
 from running_server import RunningServer
-from treadle.engine.async_llm import AsyncCompletionStream, AsyncLLM
+from treadle.engine.async_llm import AsyncLLM
+from treadle.engine.async_stream import AsyncCompletionStream
 from treadle.engine.completion import CompletionChunk
 from treadle.errors import DeadlineError
 from treadle.models.chat_template import ChatTemplate

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 from treadle.engine.answer import CompletionStream, Mailbox
 from treadle.engine.completion import Completion
-from treadle.engine.host import ModelHost, Service
+from treadle.engine.host import ModelHost
 from treadle.engine.prompt import EncodedPrompt
 from treadle.engine.sampling import SamplingParams
+from treadle.engine.service import Service
 from treadle.errors import CapacityError, UsageError
 
 __all__ = ["answer_all", "max_pending", "open_stream"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import replace
 from functools import partial
@@ -15,32 +15,31 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from treadle.engine.answer import Answer
-from treadle.engine.completion import CompletionChunk
+from treadle.engine.async_stream import AsyncCompletionStream
 from treadle.engine.courier import Courier, Inbox
 from treadle.engine.embedding import Embedding, EmbeddingOptions, Pooling
 from treadle.engine.embedding_batch import EmbeddingBatch
-from treadle.engine.host import ModelHost, Service
+from treadle.engine.host import ModelHost
+from treadle.engine.hosted_model import HostedModel
 from treadle.engine.load import load_model
 from treadle.engine.prompt import EncodedPrompt, Messages, Prompt
-from treadle.engine.request import Priority, Request
+from treadle.engine.request import Priority
 from treadle.engine.sampling import SamplingParams
+from treadle.engine.service import Service
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from treadle.engine.completion import Timings
-    from treadle.engine.contract import AnswerObserver, Observe, OpenTimings
+    from treadle.engine.adapters import AdapterInfo
+    from treadle.engine.contract import Observe
     from treadle.engine.conversation import Conversation
     from treadle.engine.guide import Constraint
-    from treadle.engine.load import LoadedModel, LoadOptions, LoadReport
-    from treadle.engine.statistics import EngineStats
-    from treadle.errors import TreadleError
+    from treadle.engine.load import LoadedModel, LoadOptions
 
-__all__ = ["AsyncCompletionStream", "AsyncLLM"]
+__all__ = ["AsyncLLM"]
 
 
-class AsyncLLM:
+class AsyncLLM(HostedModel):
     """A model in memory that any number of tasks may ask; their requests are computed together.
 
     Use ``await AsyncLLM.load(...)``, with ``async with`` or ``close`` to give its memory back.
@@ -76,26 +75,6 @@ class AsyncLLM:
         except asyncio.CancelledError:
             is_abandoned.set()
             raise
-
-    @property
-    def report(self) -> LoadReport:
-        """Return how the model was loaded."""
-        return self._host.report
-
-    @property
-    def name(self) -> str:
-        """Return the name of the model, for messages."""
-        return self._host.report.name
-
-    @property
-    def context(self) -> int:
-        """Return the most tokens that prompt and answer may have together."""
-        return self._host.context
-
-    @property
-    def has_chat_template(self) -> bool:
-        """Tell whether the model's file carries the template that ``chat_prompt`` needs."""
-        return self._host.prompts.has_chat_template
 
     @property
     def vocab_size(self) -> int:
@@ -134,6 +113,7 @@ class AsyncLLM:
         *,
         priority: Priority = "interactive",
         timeout: float | None = None,
+        adapter: str | None = None,
     ) -> AsyncCompletionStream:
         """Answer a prompt or a conversation chunk by chunk.
 
@@ -150,7 +130,9 @@ class AsyncLLM:
         encoded, constraint = await asyncio.to_thread(self._host.prepare, prompt, params.form)
         if params.form is not None:
             params = replace(params, form=None)
-        return self.generate(encoded, params, priority=priority, timeout=timeout, constraint=constraint)
+        return self.generate(
+            encoded, params, priority=priority, timeout=timeout, constraint=constraint, adapter=adapter
+        )
 
     def generate(
         self,
@@ -160,6 +142,7 @@ class AsyncLLM:
         priority: Priority = "interactive",
         timeout: float | None = None,
         constraint: Callable[[], Constraint] | None = None,
+        adapter: str | None = None,
     ) -> AsyncCompletionStream:
         """Answer a prompt chunk by chunk; to be called in a running event loop.
 
@@ -173,18 +156,16 @@ class AsyncLLM:
             priority: "interactive" goes before "batch".
             timeout: Seconds from now in which the answer must have ended.
             constraint: Makes what an answer may be, token by token; called once for each answer.
+            adapter: The name of an adapter that ``load_adapter`` has read.
 
         Raises:
-            UsageError: The prompt is empty or too long for the context, or the model was closed.
+            UsageError: The prompt is empty or too long for the context, there is no such adapter, or the model was
+                closed.
             CapacityError: The prompt and its answer could never fit in the KV blocks.
         """
-        inbox = Inbox()
-        service = Service(priority, timeout, constraint)
-        read = self._host.prompts.read(prompt)
-        answers = self._host.submit(read, params or SamplingParams(), service, self._route(inbox))
-        observe = None if self.observe is None else partial(self.observe, len(read.token_ids))
-        # A bound method of the host, so that an open stream keeps its model alive.
-        return AsyncCompletionStream(answers, inbox, cancel=self._host.cancel, observe=observe)
+        return self._open(
+            self._host.prompts.read(prompt), params or SamplingParams(), Service(priority, timeout, constraint, adapter)
+        )
 
     async def embed(
         self,
@@ -210,9 +191,13 @@ class AsyncLLM:
                 batch.take(await inbox.get(), on_embedding)
         return batch.results
 
-    def stats(self) -> EngineStats:
-        """Return how the engine is doing: what runs and waits, the cache, rates, where the time of its steps goes."""
-        return self._host.stats()
+    async def load_adapter(self, name: str, path: str | Path, scale: float = 1.0) -> AdapterInfo:
+        """Read an adapter in a thread, while answers go on; as ``LLM.load_adapter``."""
+        return await asyncio.to_thread(self._host.adapters.load, name, path, scale)
+
+    async def unload_adapter(self, name: str) -> None:
+        """Refuse new requests for an adapter; as ``LLM.unload_adapter``."""
+        self._host.adapters.unload(name)
 
     async def close(self) -> None:
         """End what still runs with an error and give the model's memory back; may be called twice."""
@@ -226,84 +211,9 @@ class AsyncLLM:
     ) -> None:
         await self.close()
 
-
-class AsyncCompletionStream(AsyncIterator[CompletionChunk]):
-    """Answers as they come. Closing it, dropping it or cancelling the task that waits for it frees the requests.
-
-    A reader that is slower than the model gets the tokens that came meanwhile in one chunk.
-    """
-
-    def __init__(
-        self,
-        answers: Sequence[Answer],
-        inbox: Inbox,
-        *,
-        cancel: Callable[[Request], None],
-        observe: Callable[[OpenTimings], AnswerObserver] | None = None,
-    ) -> None:
-        self._open: dict[Request, Answer] = {answer.request: answer for answer in answers}
-        self._first = answers[0].request
-        self._inbox = inbox
-        self._cancel = cancel
-        # Observers outlive the stream, so they may hold its open answers, which are none in the end, but not itself.
-        self._observer = None if observe is None else observe(partial(_timings, self._open))
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Return how many tokens the prompt has."""
-        return len(self._first.prompt_ids)
-
-    @property
-    def cached_tokens(self) -> int:
-        """Return how many tokens of the prompt were known already; certain from the first chunk on."""
-        return self._first.num_cached_tokens
-
-    async def __anext__(self) -> CompletionChunk:
-        if not self._open:
-            raise StopAsyncIteration
-        try:
-            events = await self._inbox.get()
-        except BaseException:
-            self._end()
-            raise
-        last = events[-1]
-        if last.error is not None:
-            self._end(last.error)
-            raise last.error
-        answer = self._open[last.request]
-        if last.finish_reason is not None:
-            del self._open[last.request]
-        chunk = answer.take(events)
-        if self._observer is not None:
-            self._observer.took(chunk)
-        return chunk
-
-    async def aclose(self, *, is_complete: bool = False) -> None:
-        """End the answers here and free what they hold before the next step; may be called twice.
-
-        ``is_complete`` tells observers that the reader has all it wanted.
-        """
-        self._end(is_complete=is_complete)
-
-    async def __aenter__(self) -> AsyncCompletionStream:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._end()
-
-    def __del__(self) -> None:
-        self._observer = None  # the garbage collector may call while the observer holds a lock of its own
-        self._end()
-
-    def _end(self, error: TreadleError | None = None, *, is_complete: bool = False) -> None:
-        if self._open and self._observer is not None:
-            self._observer.ended(_timings(self._open), error, is_complete=is_complete)
-        while self._open:
-            request, _ = self._open.popitem()
-            self._cancel(request)
-
-
-def _timings(answers: Mapping[Request, Answer]) -> dict[int, Timings]:
-    return {answer.index: answer.timings() for answer in answers.values()}
+    def _open(self, prompt: EncodedPrompt, params: SamplingParams, service: Service) -> AsyncCompletionStream:
+        inbox = Inbox()
+        answers = self._host.submit(prompt, params, service, self._route(inbox))
+        observe = None if self.observe is None else partial(self.observe, len(prompt.token_ids))
+        # A bound method of the host, so that an open stream keeps its model alive.
+        return AsyncCompletionStream(answers, inbox, cancel=self._host.cancel, observe=observe)

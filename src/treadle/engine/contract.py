@@ -12,6 +12,9 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from treadle.engine.adapters import AdapterInfo
     from treadle.engine.completion import CompletionChunk, Timings
     from treadle.engine.conversation import Conversation
     from treadle.engine.embedding import Embedding, Pooling
@@ -114,6 +117,7 @@ class AsyncEngine(Protocol):
         *,
         priority: Priority = "interactive",
         timeout: float | None = None,
+        adapter: str | None = None,
     ) -> AnswerStream:
         """Answer a prompt or a conversation; refuses what could never be served.
 
@@ -124,10 +128,11 @@ class AsyncEngine(Protocol):
             params: How to sample, when to end, and what the answer must be.
             priority: "interactive" goes before "batch".
             timeout: Seconds from now after which the answer ends with a ``DeadlineError``.
+            adapter: The name of an adapter that ``load_adapter`` has read.
 
         Raises:
             UsageError: The prompt, a message, a tool or a setting is at fault, the prompt is too long for the context,
-                the engine cannot do what is asked, or it was closed.
+                the engine cannot do what is asked or has no such adapter, or it was closed.
             TemplateError: The chat template refused the messages.
             CapacityError: The prompt and its answer could never fit.
         """
@@ -157,6 +162,26 @@ class AsyncEngine(Protocol):
         Raises:
             UsageError: An input is empty or too long for the context, an argument is wrong, or the engine was closed.
             CapacityError: An input could never fit.
+        """
+
+    @property
+    def adapters(self) -> Sequence[AdapterInfo]:
+        """Return the adapters that requests may name, the oldest first."""
+
+    async def load_adapter(self, name: str, path: str | Path, scale: float = 1.0) -> AdapterInfo:
+        """Read an adapter (LoRA, a GGUF file), which requests may name from then on.
+
+        Raises:
+            UsageError: The name is taken, there is no such file, or the engine takes no adapters.
+            ModelFileError: The file is broken, or no adapter of this model.
+            CapacityError: There are too many, or not enough memory for one more.
+        """
+
+    async def unload_adapter(self, name: str) -> None:
+        """Refuse new requests for an adapter, whose memory is freed when the last that runs has ended.
+
+        Raises:
+            UsageError: There is no adapter of that name.
         """
 
     def stats(self) -> EngineStats | None:

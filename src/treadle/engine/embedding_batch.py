@@ -16,9 +16,10 @@ from treadle.engine.embedding import Embedding, EmbeddingOptions, EmbeddingReque
 from treadle.errors import CapacityError, TreadleError, UsageError
 
 if TYPE_CHECKING:
-    from treadle.engine.host import ModelHost, Service
+    from treadle.engine.host import ModelHost
     from treadle.engine.prompt import EncodedPrompt
     from treadle.engine.request import TokenEvent
+    from treadle.engine.service import Service
 
 __all__ = ["EmbeddingBatch"]
 

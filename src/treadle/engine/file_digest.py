@@ -32,24 +32,25 @@ def stamp_files(paths: Sequence[Path]) -> FileStamp:
     return [[status.st_size, status.st_mtime_ns, status.st_ino] for status in statuses]
 
 
-def digest_files(paths: Sequence[Path], notes: Path) -> bytes:
+def digest_files(paths: Sequence[Path], notes: Path | None = None) -> bytes:
     """Return 16 bytes that depend on every byte of the files, and on nothing else.
 
-    Reads them once, at about the speed of the disk; the result is noted in the file ``notes``, as far as that can be
-    written, and holds until a file changes. Raises OSError if a file cannot be read or changes meanwhile.
+    Reads them once, at about the speed of the disk; the result is noted in the file ``notes``, if any and as far as
+    that can be written, and holds until a file changes. Raises OSError if a file cannot be read or changes meanwhile.
     """
     name = str(paths[0].resolve())
     stamp = stamp_files(paths)
-    remembered = _read_notes(notes)
+    remembered = {} if notes is None else _read_notes(notes)
     with suppress(KeyError, TypeError, ValueError):
         if remembered[name]["stamp"] == stamp:
             return bytes.fromhex(remembered[name]["digest"])
     digest = _digest(paths)
     if stamp_files(paths) != stamp:
         raise OSError(f"{paths[0]} changes while it is read")
-    remembered.pop(name, None)
-    remembered[name] = {"stamp": stamp, "digest": digest.hex()}
-    _write_notes(notes, dict(list(remembered.items())[-_MAX_REMEMBERED:]))
+    if notes is not None:
+        remembered.pop(name, None)
+        remembered[name] = {"stamp": stamp, "digest": digest.hex()}
+        _write_notes(notes, dict(list(remembered.items())[-_MAX_REMEMBERED:]))
     return digest
 
 

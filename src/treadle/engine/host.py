@@ -11,12 +11,13 @@ import secrets
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from treadle.engine.adapters import Adapters
 from treadle.engine.answer import Answer
 from treadle.engine.block_pool import BlockPool
 from treadle.engine.completion import TokenLogprob
@@ -25,7 +26,7 @@ from treadle.engine.embedding import EmbeddingOptions, EmbeddingRequest
 from treadle.engine.engine import Engine
 from treadle.engine.engine_thread import EngineThread, closed_error
 from treadle.engine.grammar import Grammars
-from treadle.engine.guide import Constraint, Guide
+from treadle.engine.guide import Guide
 from treadle.engine.memory_plan import KV_BLOCK_TOKENS, MAX_BATCH_TOKENS
 from treadle.engine.output import TextOutput
 from treadle.engine.plan import Sample
@@ -35,6 +36,7 @@ from treadle.engine.prompt import EncodedPrompt, Prompt, PromptReader
 from treadle.engine.request import AnswerRequest, Priority, Request, Sampler, Times, TokenEvent
 from treadle.engine.sampling import SamplingParams
 from treadle.engine.scheduler import Scheduler
+from treadle.engine.service import Service
 from treadle.engine.statistics import EngineStats, MeteredRunner, StepMeter
 from treadle.errors import UsageError
 from treadle.hardware.memory import resident_memory_bytes
@@ -42,32 +44,11 @@ from treadle.hardware.memory import resident_memory_bytes
 if TYPE_CHECKING:
     from treadle.engine.block_store import TieredStore
     from treadle.engine.form import AnswerForm
+    from treadle.engine.guide import Constraint
     from treadle.engine.load import LoadedModel
     from treadle.engine.plan import ModelRunner
 
-__all__ = ["ModelHost", "Service"]
-
-
-@dataclass(frozen=True)
-class Service:
-    """How a request is to be served, beyond what its answer is to be.
-
-    Args:
-        priority: "interactive" goes before "batch", and slows down prompts beside it for the sake of its own pace.
-        timeout: Seconds after which the request ends with a ``DeadlineError``, finished or not.
-        constraint: Makes what an answer may be, one for each of the answers.
-    """
-
-    priority: Priority = "interactive"
-    timeout: float | None = None
-    constraint: Callable[[], Constraint] | None = None
-
-    def __post_init__(self) -> None:
-        if self.priority not in get_args(Priority):
-            raise UsageError(f"priority: expected {' or '.join(get_args(Priority))}, found {self.priority!r:.80}")
-        is_number = isinstance(self.timeout, int | float) and not isinstance(self.timeout, bool)
-        if self.timeout is not None and not (is_number and self.timeout > 0):
-            raise UsageError(f"timeout: expected seconds above 0, found {self.timeout!r:.80}")
+__all__ = ["ModelHost"]
 
 
 class ModelHost:
@@ -94,6 +75,11 @@ class ModelHost:
             slowdown=self.report.batching.slowdown,
         )
         self._runner: ModelRunner | None = loaded.runner
+        self.adapters = Adapters(
+            loaded.runner.load_adapter,
+            max_num=self.report.max_adapters,
+            max_bytes=self.report.memory_plan.adapter_bytes,
+        )
         self._ids = itertools.count()
         self._store = loaded.block_store
         self._meter = meter = StepMeter(self.report.work)
@@ -222,6 +208,7 @@ class ModelHost:
     def close(self) -> None:
         """End what still runs and give the model's memory back; may be called twice."""
         self._end()
+        self.adapters.close()
         self._runner = None
 
     def _with_form(self, service: Service, params: SamplingParams) -> Service:
@@ -283,6 +270,7 @@ class ModelHost:
             priority=service.priority,
             deadline=None if service.timeout is None else now + service.timeout,
             guide=guide,
+            adapter=None if service.adapter is None else self.adapters.find(service.adapter),
             times=Times(created=now),
         )
 

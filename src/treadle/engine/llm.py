@@ -18,24 +18,26 @@ from treadle.engine.answer_batch import answer_all, open_stream
 from treadle.engine.completion import Completion
 from treadle.engine.embedding import EmbeddingOptions, Pooling
 from treadle.engine.embedding_batch import EmbeddingBatch
-from treadle.engine.host import ModelHost, Service
+from treadle.engine.host import ModelHost
+from treadle.engine.hosted_model import HostedModel
 from treadle.engine.load import load_model
 from treadle.engine.prompt import EncodedPrompt, Messages, Prompt, PromptList, is_prompt
 from treadle.engine.sampling import SamplingParams
+from treadle.engine.service import Service
 from treadle.errors import UsageError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from treadle.engine.adapters import AdapterInfo
     from treadle.engine.guide import Constraint
-    from treadle.engine.load import LoadOptions, LoadReport
+    from treadle.engine.load import LoadOptions
     from treadle.engine.request import Priority
-    from treadle.engine.statistics import EngineStats
 
 __all__ = ["LLM"]
 
 
-class LLM:
+class LLM(HostedModel):
     """A model in memory. Any number of threads may ask it; their requests are computed together.
 
     Use it as a context manager, or call ``close``, to give its memory back.
@@ -51,6 +53,8 @@ class LLM:
             ``TREADLE_RAM_CACHE``, or else none.
         disk_cache: Disk, in Treadle's folder and for all models together, that keeps KV blocks of prompts also beyond
             the end of this process; by default ``TREADLE_DISK_CACHE``, or else none.
+        adapter_memory: Memory set aside for adapters; by default ``TREADLE_ADAPTER_MEMORY``, or else what is left.
+        max_adapters: Most adapters in memory; by default ``TREADLE_MAX_ADAPTERS``, or else 16.
         threads: Threads that compute; by default the physical cores this process may use, see ``treadle plan``.
         prompt_threads: Threads that read prompts; by default as many.
         pin: Whether threads stay on their CPUs; by default if they fill the usable cores.
@@ -82,26 +86,6 @@ class LLM:
     def __init__(self, model: str | Path, **options: Unpack[LoadOptions]) -> None:
         self._host = ModelHost(load_model(model, **options))
 
-    @property
-    def report(self) -> LoadReport:
-        """Return how the model was loaded."""
-        return self._host.report
-
-    @property
-    def name(self) -> str:
-        """Return the name of the model, for messages."""
-        return self._host.report.name
-
-    @property
-    def context(self) -> int:
-        """Return the most tokens that prompt and answer may have together."""
-        return self._host.context
-
-    @property
-    def has_chat_template(self) -> bool:
-        """Tell whether the model's file carries the template that ``chat`` needs."""
-        return self._host.prompts.has_chat_template
-
     @overload
     def generate(
         self,
@@ -111,6 +95,7 @@ class LLM:
         priority: Priority | None = None,
         timeout: float | None = None,
         constraint: Callable[[], Constraint] | None = None,
+        adapter: str | None = None,
     ) -> Completion: ...
     @overload
     def generate(
@@ -121,6 +106,7 @@ class LLM:
         priority: Priority | None = None,
         timeout: float | None = None,
         constraint: Callable[[], Constraint] | None = None,
+        adapter: str | None = None,
     ) -> list[Completion]: ...
     def generate(
         self,
@@ -130,6 +116,7 @@ class LLM:
         priority: Priority | None = None,
         timeout: float | None = None,
         constraint: Callable[[], Constraint] | None = None,
+        adapter: str | None = None,
     ) -> Completion | list[Completion]:
         """Continue a prompt, or each of a list of prompts in one batch.
 
@@ -142,9 +129,11 @@ class LLM:
             priority: "interactive", the default for one prompt, goes before "batch", the default for a list.
             timeout: Seconds from now in which each answer must have ended.
             constraint: Makes what an answer may be, token by token; called once for each answer.
+            adapter: The name of an adapter that ``load_adapter`` has read.
 
         Raises:
-            UsageError: A prompt is empty or too long for the context, or the model was closed.
+            UsageError: A prompt is empty or too long for the context, there is no such adapter, or the model was
+                closed.
             CapacityError: A prompt and its answer could never fit in the KV blocks.
             DeadlineError: The time was up.
         """
@@ -152,9 +141,9 @@ class LLM:
             prompt if isinstance(prompt, list) and not is_prompt(prompt) else [prompt]
         )
         if is_prompt(prompt):
-            service = Service(priority or "interactive", timeout, constraint)
+            service = Service(priority or "interactive", timeout, constraint, adapter)
             return _raise_error(answer_all(self._host, prompts, params, service)[0])
-        return answer_all(self._host, prompts, params, Service(priority or "batch", timeout, constraint))
+        return answer_all(self._host, prompts, params, Service(priority or "batch", timeout, constraint, adapter))
 
     def chat(
         self,
@@ -163,6 +152,7 @@ class LLM:
         *,
         priority: Priority = "interactive",
         timeout: float | None = None,
+        adapter: str | None = None,
         **variables: Any,
     ) -> Completion:
         """Answer a conversation, rendered with the model's own chat template.
@@ -172,6 +162,7 @@ class LLM:
             params: How to sample; by default ``SamplingParams()``.
             priority: As in ``generate``.
             timeout: As in ``generate``.
+            adapter: As in ``generate``.
             variables: Given to the template as they are, such as ``tools`` or ``enable_thinking``.
 
         Raises:
@@ -180,7 +171,7 @@ class LLM:
             DeadlineError: The time was up.
         """
         prompt = self.chat_prompt(messages, **variables)
-        return _raise_error(answer_all(self._host, [prompt], params, Service(priority, timeout))[0])
+        return _raise_error(answer_all(self._host, [prompt], params, Service(priority, timeout, adapter=adapter))[0])
 
     def chat_prompt(self, messages: Messages, **variables: Any) -> EncodedPrompt:
         """Return a conversation as a prompt, for lists of them in ``generate``; raises as ``chat`` does."""
@@ -193,6 +184,7 @@ class LLM:
         *,
         priority: Priority = "interactive",
         timeout: float | None = None,
+        adapter: str | None = None,
         **variables: Any,
     ) -> CompletionStream:
         """Answer a prompt, or a conversation if given messages, chunk by chunk.
@@ -206,7 +198,7 @@ class LLM:
             encoded = self._host.prompts.read(prompt)
         else:
             encoded = self.chat_prompt(cast(Messages, prompt), **variables)
-        service = Service(priority, timeout)
+        service = Service(priority, timeout, adapter=adapter)
         return open_stream(self._host, encoded, params or SamplingParams(), service, is_streamed=True)
 
     def embed(
@@ -249,6 +241,32 @@ class LLM:
         vectors = [embedding.vector for embedding in batch.results]
         return vectors[0] if is_one else np.array(vectors, dtype=np.float32)
 
+    def load_adapter(self, name: str, path: str | Path, scale: float = 1.0) -> AdapterInfo:
+        """Read an adapter (LoRA, a GGUF file) for this model; from then on requests may name it.
+
+        Any number of requests with different adapters, and with none, are computed together.
+
+        Args:
+            name: What requests call it.
+            path: Its file.
+            scale: Multiplies the scale that the file gives.
+
+        Raises:
+            UsageError: The name is taken, there is no such file, or the model runs through another engine than the
+                core.
+            ModelFileError: The file is broken, or no adapter of this model.
+            CapacityError: There are ``max_adapters`` already, or not enough memory for one more.
+        """
+        return self._host.adapters.load(name, path, scale)
+
+    def unload_adapter(self, name: str) -> None:
+        """Refuse new requests for an adapter; its memory is freed when the last of those that run has ended.
+
+        Raises:
+            UsageError: There is no adapter of that name.
+        """
+        self._host.adapters.unload(name)
+
     def tokenize(self, text: str) -> list[int]:
         """Return the token ids of ``text``, as ``generate`` takes them; control tokens in it are plain text."""
         return self._host.tokenizer.encode(text)
@@ -256,10 +274,6 @@ class LLM:
     def detokenize(self, token_ids: Sequence[int]) -> str:
         """Return the text of ``token_ids``; control tokens have none."""
         return self._host.tokenizer.decode(list(token_ids))
-
-    def stats(self) -> EngineStats:
-        """Return how the engine is doing: what runs and waits, the cache, rates, where the time of its steps goes."""
-        return self._host.stats()
 
     def close(self) -> None:
         """End what still runs and give the model's memory back; may be called twice."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from treadle.config import Settings
+from treadle.engine.adapters import MAX_NUM_ADAPTERS
 from treadle.engine.batching import DEFAULT_SLOWDOWN, Batching
 from treadle.engine.choose import NATIVE, EngineChoice, choose_engine
 from treadle.engine.embedding import Pooling, default_pooling
@@ -64,6 +65,8 @@ class PlanOptions(TypedDict, total=False):
     memory: int | str | None
     ram_cache: int | str | None
     disk_cache: int | str | None
+    adapter_memory: int | str | None
+    max_adapters: int | None
     kv_type: str | None
     isa: str | None
     threads: int | None
@@ -105,6 +108,7 @@ class LoadReport:
     pooling: Pooling = "mean"
     work: StepWork = field(default_factory=StepWork)
     engine: EngineChoice = NATIVE
+    max_adapters: int = MAX_NUM_ADAPTERS
 
     @property
     def thread_plan(self) -> ThreadPlan:
@@ -182,6 +186,7 @@ def load_model(
         batching=batching,
         work=work_of(file, weight_bytes=runner.decode_bytes, kv_type=plan.memory.kv_type),
         engine=choice,
+        max_adapters=settings.max_adapters or MAX_NUM_ADAPTERS,
         pooling=default_pooling(file.metadata, file.architecture),
     )
     shares_blocks = runner.block_memory is not None

@@ -61,6 +61,12 @@ class MemoryPlan:
     disk_buffer_bytes: int = 0
     kv_type: str = DEFAULT_KV_TYPE
 
+    @property
+    def adapter_bytes(self) -> int:
+        """Return what is left for adapters."""
+        taken_bytes = self.weight_bytes + self.kv_bytes + self.scratch_bytes
+        return max(0, self.available_bytes - taken_bytes - self.ram_cache_bytes - self.disk_buffer_bytes)
+
 
 def plan_memory(
     name: str,
@@ -71,6 +77,7 @@ def plan_memory(
     memory_bytes: int | None = None,
     ram_cache_bytes: int = 0,
     has_disk_cache: bool = False,
+    adapter_bytes: int = 0,
     context: int | None = None,
     kv_type: str = DEFAULT_KV_TYPE,
     max_num_requests: int = MAX_NUM_REQUESTS,
@@ -86,6 +93,7 @@ def plan_memory(
             room for one full context and 4096 tokens of other requests.
         ram_cache_bytes: Memory for KV blocks beyond the pool.
         has_disk_cache: Whether there must be memory for blocks on their way to the disk, too.
+        adapter_bytes: Memory that is to be left for adapters.
         context: Tokens asked for; by default the smallest of the model's, 8192 and what fits.
         kv_type: How keys and values are kept, one of ``KV_TYPES``.
         max_num_requests: Most requests in one step.
@@ -103,7 +111,7 @@ def plan_memory(
     _check_ram_cache(ram_cache_bytes, budget)
     disk_buffer_bytes = DISK_BUFFER_BYTES if has_disk_cache else 0
     scratch_bytes = _scratch_bytes(model, max_num_requests)
-    fixed_bytes = file_bytes + scratch_bytes + ram_cache_bytes + disk_buffer_bytes
+    fixed_bytes = file_bytes + scratch_bytes + ram_cache_bytes + disk_buffer_bytes + adapter_bytes
     block_bytes = kv_block_bytes(model, kv_type)
     largest_blocks = (budget.available_bytes - fixed_bytes) // block_bytes
     largest = min(model.context_length, largest_blocks * KV_BLOCK_TOKENS)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from treadle.engine.adapters import AdapterWeights
     from treadle.engine.open_store import KvRuntime
     from treadle.engine.request import Request, Sampler
     from treadle.engine.sampling import SamplingParams
@@ -109,6 +111,15 @@ class ModelRunner(Runner, Protocol):
 
     def create_sampler(self, params: SamplingParams, seed: int, prompt_ids: Sequence[int]) -> Sampler:
         """Return the sampling state of a new request."""
+
+    def load_adapter(self, path: Path, scale: float) -> AdapterWeights:
+        """Return an adapter for requests of this model; may be called during a step.
+
+        Raises:
+            UsageError: This runner takes none.
+            ModelFileError: The file is broken, or no adapter of this model.
+            CapacityError: There is not enough memory.
+        """
 
     def lock_memory(self) -> int:
         """Keep the model out of swap; return 0, or the system's error number."""

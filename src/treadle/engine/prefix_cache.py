@@ -87,8 +87,9 @@ def chain_keys(root: bytes, token_ids: Sequence[int], block_tokens: int, keys: l
 class PrefixCache:
     """Full blocks by content, shared by everyone who wants them.
 
-    ``identity`` is what besides tokens decides the contents of a block: model, adapter, type of the KV cache. It keeps
-    apart what a shared store holds. A cache that is not enabled finds nothing and keeps nothing.
+    ``identity`` is what besides tokens decides the contents of every block: model, type of the KV cache. It keeps apart
+    what a shared store holds, as ``Request.cache_identity`` does what single requests compute. A cache that is not
+    enabled finds nothing and keeps nothing.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class PrefixCache:
         """Look for the beginning of ``request``, short of its last token, which must be computed for its logits."""
         if not (self._is_enabled and request.uses_cache):
             return Match()
-        chain_keys(self._root, request.token_ids, self.pool.block_tokens, request.block_keys)
+        chain_keys(self._root + request.cache_identity, request.token_ids, self.pool.block_tokens, request.block_keys)
         keys = request.block_keys[: (len(request.token_ids) - 1) // self.pool.block_tokens]
         block_ids = []
         for key in keys:
@@ -168,7 +169,7 @@ class PrefixCache:
         if not (self._is_enabled and request.uses_cache):
             return
         num_full = request.num_computed // self.pool.block_tokens
-        chain_keys(self._root, request.token_ids, self.pool.block_tokens, request.block_keys)
+        chain_keys(self._root + request.cache_identity, request.token_ids, self.pool.block_tokens, request.block_keys)
         for index in range(request.num_sealed, num_full):
             self._seal_block(request, index)
 

@@ -18,6 +18,7 @@ from treadle.engine.plan import Chunk, Sample
 from treadle.errors import ModelFileError, TreadleError
 
 if TYPE_CHECKING:
+    from treadle.engine.adapters import Adapter
     from treadle.engine.guide import Guide
     from treadle.engine.output import TextOutput
 
@@ -76,7 +77,8 @@ class Request(ABC):
 
     The scheduler closes the gap between ``num_computed`` and ``len(token_ids)``; there is no other notion of a phase.
     ``deliver`` is called with every event, in the thread that steps the engine. ``deadline`` is in seconds of the
-    scheduler's clock. Without ``uses_cache`` everything is computed, and nobody else finds it.
+    scheduler's clock. Without ``uses_cache`` everything is computed, and nobody else finds it. The ``adapter`` that
+    computes it beside the model is held until the request leaves the scheduler.
 
     Of the prompt, ``num_cached_tokens`` were found instead of computed. ``block_keys`` name the full blocks of all
     known tokens, ``num_sealed`` of which are in the prefix cache. ``block_row`` begins with ``block_ids`` as the native
@@ -89,6 +91,7 @@ class Request(ABC):
     priority: Priority = "interactive"
     deadline: float | None = None
     uses_cache: bool = True
+    adapter: Adapter | None = None
     times: Times = field(default_factory=Times)
     finish_reason: FinishReason | None = None
 
@@ -110,6 +113,11 @@ class Request(ABC):
     def num_wanted(self) -> int:
         """Return how many known tokens are not computed yet."""
         return len(self.token_ids) - self.num_computed
+
+    @property
+    def cache_identity(self) -> bytes:
+        """Return what beside model and tokens decides what its KV blocks hold."""
+        return b"" if self.adapter is None else self.adapter.identity
 
     @property
     @abstractmethod

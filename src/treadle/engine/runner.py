@@ -153,6 +153,11 @@ class NativeRunner:
         """Return the sampling state of a new request."""
         return create_sampler(self.model.vocab_size, params, seed, prompt_ids)
 
+    def load_adapter(self, path: Path, scale: float) -> _native.Adapter:
+        """Return an adapter for requests of this model; raises as ``ModelRunner.load_adapter`` does."""
+        # One thread, which others are not to wait for: steps go on meanwhile.
+        return _native.Adapter.load(_native.GgufFile.open(str(path)), self.model, cpus=[-1], strength=scale)
+
     @property
     def hidden_size(self) -> int:
         """Return how many numbers a state has."""
@@ -194,6 +199,7 @@ class NativeRunner:
             logit_rows=np.array(logit_rows, dtype=np.int32),
             samplers=samplers,
             state_sums=state_sums,
+            adapters=_adapters(requests),
         )
         self._num_threads = self._runtime.num_present
         return StepResult([_sample(each) for each in output.samples])
@@ -242,6 +248,14 @@ def _stay_on(cpus: Collection[int] | None) -> None:
     if cpus is not None and hasattr(os, "sched_setaffinity"):
         with suppress(OSError):
             os.sched_setaffinity(0, cpus)
+
+
+def _adapters(requests: Sequence[Request]) -> list[_native.Adapter]:
+    """Return the adapter of each request, nothing at all if nobody has one."""
+    if all(request.adapter is None for request in requests):
+        return []
+    held = [None if request.adapter is None else request.adapter.weights for request in requests]
+    return cast(list[_native.Adapter], held)  # the stub does not say that there may be none
 
 
 def _block_tables(requests: Sequence[Request]) -> NDArray[np.int32]:

@@ -201,10 +201,14 @@ class Scheduler:
     def cancel(self, request: Request) -> None:
         """Forget a request, wherever it is, and free its blocks."""
         self._line.remove(request)
+        request.adapter = None
 
     def abort(self, error: TreadleError) -> list[TokenEvent]:
         """End every request with ``error`` and take all blocks back, in whatever state a failed step left them."""
-        return [request.fail(error) for request in self._line.clear()]
+        cleared = self._line.clear()
+        for request in cleared:
+            request.adapter = None
+        return [request.fail(error) for request in cleared]
 
     def _decodes(self) -> list[Chunk]:
         """Give every running request room for its known tokens, and return a chunk for each that wants one token."""

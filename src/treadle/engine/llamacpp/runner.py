@@ -22,6 +22,9 @@ from treadle.engine.runner import create_sampler, draw
 from treadle.errors import CapacityError, InternalError, UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from treadle.engine.adapters import AdapterWeights
     from treadle.engine.request import AnswerRequest, Request, Sampler
     from treadle.engine.sampling import SamplingParams
     from treadle.models.gguf import ModelFile
@@ -136,6 +139,13 @@ class LlamaCppRunner:
     def create_encoder(self) -> LlamaCppEncoder:
         """Return llama.cpp's own reading of text, for tokenizers that are not known here."""
         return LlamaCppEncoder(self._model)
+
+    def load_adapter(self, path: Path, scale: float) -> AdapterWeights:  # noqa: ARG002
+        """Refuse: llama.cpp applies adapters to everything that it computes in a step."""
+        raise UsageError(
+            f"{path}: this model runs through llama.cpp, and adapters need Treadle's own core",
+            hint="choose a model that the core runs: `treadle run --engine native` says whether it does",
+        )
 
     def lock_memory(self) -> int:
         """Return 0 if the weights are kept out of swap, or an error number: that was settled when they were loaded."""

@@ -25,6 +25,9 @@ from treadle.engine.sampling import SamplingParams
 from treadle.errors import DeadlineError, RemoteError, UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from treadle.engine.adapters import AdapterInfo
     from treadle.engine.contract import Observe
     from treadle.engine.embedding import Embedding, Pooling
     from treadle.engine.prompt import Prompt
@@ -129,6 +132,7 @@ class RemoteEngine:
         *,
         priority: Priority = "interactive",
         timeout: float | None = None,
+        adapter: str | None = None,
     ) -> RemoteStream:
         """Answer a prompt or a conversation; the request is sent when the first chunk is asked for.
 
@@ -140,6 +144,8 @@ class RemoteEngine:
         """
         if self._is_closed:
             raise UsageError(f"{self.name} was closed")
+        if adapter is not None:
+            raise self._no_adapters(adapter)
         params = params or SamplingParams()
         path, body = write_request(self._server, prompt, params, priority)
         host, url = self._address.host, self._address.url + path
@@ -192,6 +198,19 @@ class RemoteEngine:
         except asyncio.TimeoutError:
             raise DeadlineError(f"the time of the request was up before {self.name} had embedded its inputs") from None
 
+    @property
+    def adapters(self) -> Sequence[AdapterInfo]:
+        """Return nothing: a server names its adapters as models."""
+        return ()
+
+    async def load_adapter(self, name: str, path: str | Path, scale: float = 1.0) -> AdapterInfo:  # noqa: ARG002
+        """Refuse: raises UsageError, always."""
+        raise self._no_adapters(name)
+
+    async def unload_adapter(self, name: str) -> None:
+        """Refuse: raises UsageError, always."""
+        raise self._no_adapters(name)
+
     def stats(self) -> None:
         """Return nothing: how a server is doing is its own to tell."""
 
@@ -213,6 +232,12 @@ class RemoteEngine:
         if not isinstance(found, dict) or field not in found:
             raise RemoteError(f"the engine at {self._address.host}: expected {field!r}, found {str(found)[:80]}")
         return found[field]
+
+    def _no_adapters(self, name: str) -> UsageError:
+        return UsageError(
+            f"adapter {name}: {self.name} is an engine elsewhere, which has adapters of its own",
+            hint="load it there, and name it as the model: URL#ADAPTER",
+        )
 
     def _cannot(self, what: str) -> UsageError:
         return UsageError(f"{self.name} is {self._server.kind.name}, which cannot {what}")
