@@ -16,6 +16,7 @@ import pytest
 from gguf import GGMLQuantizationType as Format
 
 from oracles.foreign_model import ForeignModel
+from oracles.tiny_adapter import TinyAdapter
 from oracles.tiny_model import TinyModel
 from treadle import (
     LLM,
@@ -79,6 +80,12 @@ def test_a_model_the_core_does_not_know_answers_through_llama_cpp(foreign_path: 
         assert len(single.token_ids) == 8
         assert "".join(chunk.text for chunk in llm.stream("the inn", GREEDY)) == single.text
         assert len(llm.chat([{"role": "user", "content": "the"}], GREEDY).token_ids) == 8
+
+
+def test_takes_no_adapters(tiny_path: Path, tmp_path: Path) -> None:
+    path = TinyAdapter().write(tmp_path / "adapter.gguf", TinyModel())
+    with load(tiny_path, engine="llamacpp") as llm, pytest.raises(UsageError, match="adapters need Treadle's own core"):
+        llm.load_adapter("law", path)
 
 
 def test_the_engine_can_be_chosen(tiny_path: Path, foreign_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

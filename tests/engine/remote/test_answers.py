@@ -247,3 +247,17 @@ def test_facts_that_servers_tell(server: LocalServer) -> None:
     assert with_engine(server, facts) == ("m", 2048, 32000)
     server.routes["/v1/models"] = models("acme", "m", max_model_len="many")
     assert with_engine(server, facts) == ("m", None, None)
+
+
+def test_has_no_adapters_of_its_own(server: LocalServer) -> None:
+    async def test(engine: RemoteEngine) -> None:
+        assert list(engine.adapters) == []
+        for refused in (
+            engine.load_adapter("law", "law.gguf"),
+            engine.unload_adapter("law"),
+            engine.answer("hi", adapter="law"),
+        ):
+            with pytest.raises(UsageError, match=r"adapter law: .* is an engine elsewhere"):
+                await refused
+
+    with_engine(server, test)
