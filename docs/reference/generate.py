@@ -83,7 +83,8 @@ def describe(name: str, thing: Any) -> Iterator[str]:
     yield from prose(thing)
     if is_error or typing.is_typeddict(thing):
         return
-    for member_name, entry in vars(thing).items():
+    ours = [base for base in reversed(thing.__mro__) if base.__module__.startswith("treadle.")]
+    for member_name, entry in {key: value for base in ours for key, value in vars(base).items()}.items():
         member = entry.__func__ if isinstance(entry, classmethod) else entry
         if member_name.startswith("_") or not (inspect.isfunction(member) or isinstance(member, property)):
             continue
