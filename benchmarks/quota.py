@@ -66,11 +66,14 @@ class Trial:
         self.threads: dict[float, int] = {}
         self.speeds: dict[float, dict[str, list[float]]] = {quota: {} for quota in places}
         self.vocab_size = 0
+        self.places = places
+
+    def start(self) -> None:
         self._start(None, FREE, OURS, 1, None)
-        for quota, path in places.items():
+        for quota, path in self.places.items():
             facts = self._start(quota, OURS, OURS, None, path)
             self.threads[quota] = len(facts["cpus"])
-            self._start(quota, RIVAL, RIVAL, arguments.threads, path)
+            self._start(quota, RIVAL, RIVAL, self.arguments.threads, path)
 
     def _start(self, quota: float | None, name: str, engine: str, threads: int | None, group: Path | None) -> dict:
         process = EngineProcess(engine, pythons(self.arguments)[engine])
@@ -122,15 +125,14 @@ def print_table(trial: Trial) -> None:
 def main() -> None:
     arguments = parse_arguments()
     with groups(arguments.quotas) as places:
-        trial = None
+        trial = Trial(arguments, places)
         try:
-            trial = Trial(arguments, places)
+            trial.start()
             trial.run()
         except EngineError as error:
             sys.exit(f"an engine could not run: {error}")
         finally:
-            if trial is not None:
-                trial.close()
+            trial.close()
     report = {"machine": describe_machine(arguments), "threads": trial.threads, "tokens_per_second": trial.speeds}
     write_report(arguments, report)
     print_table(trial)

@@ -166,6 +166,8 @@ def test_quota_says_so_where_no_group_can_be_made(tmp_path: Path) -> None:
     model = TinyModel().write(tmp_path / "tiny.gguf")
     run = run_benchmark("quota.py", model, "--python", "llama.cpp=/does/not/exist", may_miss=True)
     assert "no control group with a CPU quota can be made here" in run.stderr or "could not run" in run.stderr
+    assert "Traceback" not in run.stderr
+    assert not list(Path("/sys/fs/cgroup/cpu").glob(f"treadle-quota-*-{0.5:g}"))
 
 
 @pytest.mark.slow
