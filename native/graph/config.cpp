@@ -53,10 +53,10 @@ FileConfig read_config(const GgufFile& file, int64_t context_length) {
     reader.integer_or("attention.value_length", config.head_dim, static_cast<uint64_t>(config.head_dim),
                       static_cast<uint64_t>(config.head_dim));
     config.norm_epsilon = static_cast<float>(reader.real_or("attention.layer_norm_rms_epsilon", 1e-5, 0.0, 1.0));
-    const float usual_scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
-    config.attention_scale = static_cast<float>(reader.real_or("attention.scale", usual_scale, 1e-6, 1e6));
     const int32_t rotary_dims = reader.integer_or("rope.dimension_count", config.head_dim, 2, 1024);
     check_heads(file, config, rotary_dims);
+    const float usual_scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+    config.attention_scale = static_cast<float>(reader.real_or("attention.scale", usual_scale, 1e-6, 1e6));
     read_rope(reader, config, rotary_dims);
     config.layers.resize(static_cast<size_t>(config.num_layers));
     family.read(reader, config);
