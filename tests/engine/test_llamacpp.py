@@ -158,6 +158,28 @@ def test_requests_that_must_make_way_begin_again(foreign_path: Path) -> None:
             assert_likeliest(llm, answer, prompt, 140)
 
 
+def test_what_an_earlier_prompt_began_with_is_not_read_again(foreign_path: Path) -> None:
+    turn = "the inn in the " * 60
+    with load(foreign_path) as llm:
+        first = llm.generate(turn, GREEDY)
+        ids = [*llm.tokenize(turn), *first.token_ids, *llm.tokenize("an inn")]
+        second, other = llm.generate([ids, f"{turn} or not"], GREEDY)
+        assert first.cached_tokens == 0
+        # The last token of an answer is not computed.
+        assert second.cached_tokens == first.prompt_tokens + 7
+        assert first.prompt_tokens - 2 <= other.cached_tokens <= first.prompt_tokens
+        assert llm.stats().scheduler.num_pool_hit_tokens == second.cached_tokens + other.cached_tokens
+        again = llm.generate(ids, GREEDY)
+        assert again.cached_tokens == len(ids) - 1
+        for answer in (second, again):
+            params = SamplingParams(temperature=0, max_tokens=1, logprobs=20, ignore_eos=True)
+            llm._host._runner._sequences.clear()  # type: ignore[union-attr]
+            fresh = llm.generate([*ids, *answer.token_ids[:6]], params)
+            assert fresh.cached_tokens == 0
+            top = as_dict((fresh.logprobs or ())[0])
+            assert top[answer.token_ids[6]] > max(top.values()) - 0.1
+
+
 def test_a_cancelled_answer_gives_its_place_back(foreign_path: Path) -> None:
     endless = SamplingParams(temperature=0, max_tokens=1500, ignore_eos=True)
     with load(foreign_path) as llm:
@@ -254,6 +276,13 @@ def test_closing_gives_the_memory_back(tmp_path: Path) -> None:
     assert resident_memory_bytes() < before + (40 << 20)
 
 
+@pytest.mark.parametrize("max_num_requests", [1, 5, 240])
+def test_any_number_of_requests_may_share_steps(foreign_path: Path, max_num_requests: int) -> None:
+    with load(foreign_path, max_num_requests=max_num_requests) as llm:
+        answers = llm.generate(PROMPTS * 10, SamplingParams(temperature=0, max_tokens=2, ignore_eos=True))
+        assert {len(answer.token_ids) for answer in answers} == {2}
+
+
 def test_threads_change_between_steps(foreign_path: Path) -> None:
     with load(foreign_path, threads=2, prompt_threads=1) as llm:
         runner = llm._host._runner
@@ -272,7 +301,7 @@ def test_threads_change_between_steps(foreign_path: Path) -> None:
 def test_settings_of_the_core_are_not_dropped_in_silence(foreign_path: Path) -> None:
     with pytest.raises(UsageError, match="isa: 'ref' is for the native core"):
         LLM(foreign_path, isa="ref")
-    with pytest.raises(UsageError, match="at most 256 together, found 300"):
+    with pytest.raises(UsageError, match="at most 240 together, found 300"):
         LLM(foreign_path, max_num_requests=300)
     with pytest.warns(RuntimeWarning, match="ram_cache is not used") as caught, LLM(foreign_path, ram_cache="1MiB"):
         pass

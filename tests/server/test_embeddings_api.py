@@ -21,6 +21,14 @@ from treadle.server.settings import ServerSettings
 
 pytestmark = pytest.mark.model
 
+
+@pytest.fixture(scope="session", params=["native", "remote"])
+def server(request: pytest.FixtureRequest) -> RunningServer:
+    """A server over each engine that embeds."""
+    running: RunningServer = request.getfixturevalue(f"{request.param}_server")
+    return running
+
+
 TEXTS = ["The cat sat on the mat.", "Revenue rose by eleven percent.", "def add(a, b):"]
 PATH = "/v1/embeddings"
 

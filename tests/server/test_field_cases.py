@@ -78,7 +78,7 @@ def test_text_comes_back_from_the_tokens_as_it_was(http: httpx.Client) -> None:
         assert http.post("/detokenize", json={"tokens": tokens}).json() == {"prompt": text}
 
 
-@pytest.mark.parametrize("server", ["native", "remote"], indirect=True)
+@pytest.mark.parametrize("server", ["native", "remote"], indirect=True)  # rounded in another way when known
 def test_a_known_prompt_is_answered_as_a_new_one(http: httpx.Client) -> None:
     text = "A prompt that no other test has. " * 12
     fields = {"temperature": 0, "seed": 1, "repetition_penalty": 1.3, "max_tokens": 12}

@@ -156,6 +156,7 @@ def test_a_format_without_its_schema(http: httpx.Client, response_format: dict[s
     assert ask(http, response_format=response_format).status_code == 400
 
 
+@pytest.mark.parametrize("server", ["native", "remote"], indirect=True)  # rounded in another way when known
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
 @pytest.mark.parametrize("is_parallel", [True, False])
 def test_forced_calls(http: httpx.Client, choice: Any, is_parallel: bool) -> None:

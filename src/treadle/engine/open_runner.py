@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from treadle.engine.llamacpp.runner import MAX_NUM_SEQUENCES, LlamaCppRunner
+from treadle.engine.llamacpp.runner import MAX_NUM_REQUESTS, LlamaCppRunner
 from treadle.engine.memory_plan import MAX_BATCH_TOKENS
 from treadle.engine.runner import NativeRunner
 from treadle.errors import UsageError
@@ -37,9 +37,9 @@ def suit_settings(settings: Settings, choice: EngineChoice, batching: Batching) 
     """
     if choice.name == "native":
         return settings
-    if batching.max_num_requests > MAX_NUM_SEQUENCES:
+    if batching.max_num_requests > MAX_NUM_REQUESTS:
         raise UsageError(
-            f"max_num_requests: llama.cpp computes at most {MAX_NUM_SEQUENCES} together, found "
+            f"max_num_requests: llama.cpp computes at most {MAX_NUM_REQUESTS} together, found "
             f"{batching.max_num_requests}"
         )
     if settings.sources.get("isa") == "asked for":
@@ -90,7 +90,7 @@ def open_runner(
             num_blocks=plan.memory.num_blocks,
             kv_type=plan.memory.kv_type,
             max_batch_tokens=MAX_BATCH_TOKENS,
-            max_num_sequences=batching.max_num_requests,
+            max_num_requests=batching.max_num_requests,
             mlock=plan.locks_memory,
             progress=progress,
         )

@@ -173,6 +173,11 @@ class PrefixCache:
         for index in range(request.num_sealed, num_full):
             self._seal_block(request, index)
 
+    def count_found(self, request: Request) -> None:
+        """Count what the runner of a cache that is not enabled found by itself."""
+        if not self._is_enabled:
+            self.num_pool_tokens += request.num_cached_tokens
+
     def finish_loads(self) -> None:
         """Let go on the requests whose loads have ended, with as much as came."""
         ended = [load for load in self._loads if load.result.done()]

@@ -191,6 +191,7 @@ class Scheduler:
                 request.times.first_token = now
                 if request.uses_cache:
                     self._num_missed_tokens += len(request.prompt_ids) - request.num_cached_tokens
+                    self.cache.count_found(request)
                 if is_sampled:
                     self.cache.keep(request)
             if event.finish_reason is not None:

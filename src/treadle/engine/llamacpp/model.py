@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["LlamaCppModel"]
 
 _MMAP_AND_LOCK = 3
+_NUM_MORE_SEQUENCES = 16
 _KV_TYPES = {"f16": 1, "q8_0": 8}
 
 
@@ -28,7 +29,8 @@ class LlamaCppModel:
         file: The model.
         context: Tokens that all sequences have room for together.
         max_batch_tokens: Most tokens of one step.
-        max_num_sequences: Most sequences at a time; each has at most one row of logits in a step.
+        max_num_requests: Most requests at a time. There are more sequences, ``num_sequences`` in all, unless
+            those of this model can only be continued.
         num_threads: Threads that compute answers.
         num_prompt_threads: Threads that read prompts.
         kv_type: How keys and values are kept.
@@ -47,7 +49,7 @@ class LlamaCppModel:
         *,
         context: int,
         max_batch_tokens: int,
-        max_num_sequences: int,
+        max_num_requests: int,
         num_threads: int,
         num_prompt_threads: int,
         kv_type: str,
@@ -60,10 +62,11 @@ class LlamaCppModel:
         self.model = self._load(file, mlock, progress)
         free = weakref.finalize(self, self.library.llama_model_free, self.model)
         self._check_kind(file)
+        self.num_sequences = max_num_requests + (_NUM_MORE_SEQUENCES if self._can_branch() else 0)
         params = self.library.llama_context_default_params()
         params.n_ctx = context
         params.n_batch = params.n_ubatch = max_batch_tokens
-        params.n_seq_max = params.n_outputs_max = max_num_sequences
+        params.n_seq_max = params.n_outputs_max = self.num_sequences
         params.n_threads, params.n_threads_batch = num_threads, num_prompt_threads
         params.type_k = params.type_v = _KV_TYPES[kv_type]
         params.kv_unified = True
@@ -73,6 +76,19 @@ class LlamaCppModel:
         self.memory = self.library.llama_get_memory(self.context)
         self.vocabulary = self.library.llama_model_get_vocab(self.model)
         self.vocab_size: int = self.library.llama_vocab_n_tokens(self.vocabulary)
+
+    def copy(self, source: int, target: int, num_tokens: int) -> None:
+        """Let a sequence begin with the first tokens of another one; they stay in the same cells."""
+        self.library.llama_memory_seq_cp(self.memory, source, target, 0, num_tokens)
+
+    def remove(self, sequence: int) -> None:
+        """Forget all tokens of a sequence; cells that no other one holds are free again."""
+        self.library.llama_memory_seq_rm(self.memory, sequence, -1, -1)
+
+    def _can_branch(self) -> bool:
+        """Tell whether a part of a sequence can be taken over: not where a state stands for all of it."""
+        library = self.library
+        return not (library.llama_model_is_recurrent(self.model) or library.llama_model_is_hybrid(self.model))
 
     def _load(self, file: ModelFile, mlock: bool, progress: Callable[[int, int], None] | None) -> int:
         failures: list[BaseException] = []

@@ -17,7 +17,8 @@ from treadle.engine.kv_type import KV_BLOCK_TOKENS
 from treadle.engine.llamacpp.encoder import LlamaCppEncoder
 from treadle.engine.llamacpp.library import Batch, captured_log
 from treadle.engine.llamacpp.model import LlamaCppModel
-from treadle.engine.plan import Chunk, Sample, StepPlan, StepResult
+from treadle.engine.llamacpp.sequences import Sequences
+from treadle.engine.plan import Sample, StepPlan, StepResult
 from treadle.engine.runner import create_sampler, draw
 from treadle.errors import CapacityError, InternalError, UsageError
 
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from treadle.engine.adapters import AdapterWeights
-    from treadle.engine.request import AnswerRequest, Request, Sampler
+    from treadle.engine.request import AnswerRequest, Sampler
     from treadle.engine.sampling import SamplingParams
     from treadle.models.gguf import ModelFile
 
-__all__ = ["MAX_NUM_SEQUENCES", "LlamaCppRunner"]
+__all__ = ["MAX_NUM_REQUESTS", "LlamaCppRunner"]
 
-MAX_NUM_SEQUENCES = 256
+MAX_NUM_REQUESTS = 240
 
 _NO_ROOM = 1
 
@@ -39,26 +40,30 @@ _NO_ROOM = 1
 class LlamaCppRunner:
     """A model in llama.cpp and the sequences it computes.
 
-    The KV blocks of the scheduler only count here: they are as many tokens as llama.cpp has cells, and a request that
-    gives its blocks up loses its sequence with the next step. Blocks are not shared, so there is no prefix cache.
+    The KV blocks of the scheduler only count here: they are as many tokens as llama.cpp has cells. What is found of
+    earlier prompts is found by sequence, and the scheduler does not know: it plans tokens that need not be computed.
     """
 
     block_memory = None
 
     def __init__(
-        self, model: LlamaCppModel, *, decode_bytes: int, max_batch_tokens: int, max_num_sequences: int
+        self, model: LlamaCppModel, *, decode_bytes: int, max_batch_tokens: int, max_num_requests: int, num_cells: int
     ) -> None:
         self.decode_bytes = decode_bytes
         self._num_threads, self._num_prompt_threads = model.num_threads
         self._most_threads: int | None = None
         self._model = model
-        self._sequence_of: dict[Request, int] = {}
-        self._free = list(reversed(range(max_num_sequences)))
+        self._sequences = Sequences(
+            model,
+            num_requests=max_num_requests,
+            num_ended=model.num_sequences - max_num_requests,
+            num_cells=num_cells,
+        )
         self._tokens = np.zeros(max_batch_tokens, dtype=np.int32)
         self._positions = np.zeros(max_batch_tokens, dtype=np.int32)
         self._has_logits = np.zeros(max_batch_tokens, dtype=np.int8)
         self._num_ids = np.ones(max_batch_tokens, dtype=np.int32)
-        self._ids = np.arange(max_num_sequences, dtype=np.int32)
+        self._ids = np.arange(model.num_sequences, dtype=np.int32)
         self._id_pointers = np.zeros(max_batch_tokens, dtype=np.uintp)
         self._batch = Batch(
             token=self._tokens.ctypes.data,
@@ -77,7 +82,7 @@ class LlamaCppRunner:
         num_prompt_threads: int,
         num_blocks: int,
         max_batch_tokens: int,
-        max_num_sequences: int,
+        max_num_requests: int,
         kv_type: str,
         mlock: bool = False,
         progress: Callable[[int, int], None] | None = None,
@@ -87,7 +92,7 @@ class LlamaCppRunner:
             file,
             context=num_blocks * KV_BLOCK_TOKENS,
             max_batch_tokens=max_batch_tokens,
-            max_num_sequences=max_num_sequences,
+            max_num_requests=max_num_requests,
             num_threads=num_threads,
             num_prompt_threads=num_prompt_threads,
             kv_type=kv_type,
@@ -98,7 +103,8 @@ class LlamaCppRunner:
             model,
             decode_bytes=_decode_bytes(file),
             max_batch_tokens=max_batch_tokens,
-            max_num_sequences=max_num_sequences,
+            max_num_requests=max_num_requests,
+            num_cells=num_blocks * KV_BLOCK_TOKENS,
         )
 
     @property
@@ -162,32 +168,22 @@ class LlamaCppRunner:
             CapacityError: llama.cpp found no cells for the tokens.
             InternalError: It failed.
         """
-        self._forget_ended()
+        self._sequences.end_some()
         sampled = self._fill(plan)
+        self._sequences.make_room()
+        if self._batch.n_tokens:
+            self._decode()
+        self._sequences.computed()
+        return StepResult(self._draw(sampled))
+
+    def _decode(self) -> None:
         with captured_log() as log:
             status = self._model.library.llama_decode(self._model.context, self._batch)
         if status:
+            self._sequences.clear()
             said = "; ".join(log) or "it does not say why"
             error = CapacityError if status == _NO_ROOM else InternalError
-            raise error(f"llama.cpp computed no step of {plan.num_tokens} tokens (status {status}): {said}")
-        return StepResult(self._draw(sampled))
-
-    def _forget_ended(self) -> None:
-        for request in [request for request in self._sequence_of if not request.block_ids]:
-            sequence = self._sequence_of.pop(request)
-            self._remove(sequence, 0)
-            self._free.append(sequence)
-
-    def _remove(self, sequence: int, start: int) -> None:
-        self._model.library.llama_memory_seq_rm(self._model.memory, sequence, start, -1)
-
-    def _sequence(self, chunk: Chunk) -> int:
-        sequence = self._sequence_of.get(chunk.request)
-        if sequence is None:
-            sequence = self._sequence_of[chunk.request] = self._free.pop()
-        elif chunk.start == 0:  # it had to make way, and begins again
-            self._remove(sequence, 0)
-        return sequence
+            raise error(f"llama.cpp computed no step of {self._batch.n_tokens} tokens (status {status}): {said}")
 
     def _fill(self, plan: StepPlan) -> list[AnswerRequest]:
         """Write the tokens of ``plan`` into the batch and return the requests that want a sample, in its order."""
@@ -195,15 +191,16 @@ class LlamaCppRunner:
         end = 0
         first_id, id_bytes = self._ids.ctypes.data, self._ids.itemsize
         for chunk in plan.chunks:
-            request, start, num_tokens, is_sampled, _ = chunk
-            begin, end = end, end + num_tokens
-            self._tokens[begin:end] = request.token_ids[start : start + num_tokens]
-            self._positions[begin:end] = range(start, start + num_tokens)
-            self._id_pointers[begin:end] = first_id + self._sequence(chunk) * id_bytes
+            sequence, first = self._sequences.place(chunk)
+            last = chunk.start + chunk.num_tokens
+            begin, end = end, end + max(0, last - first)
+            self._tokens[begin:end] = chunk.request.token_ids[first:last]
+            self._positions[begin:end] = range(first, last)
+            self._id_pointers[begin:end] = first_id + sequence * id_bytes
             self._has_logits[begin:end] = 0
-            if is_sampled:
+            if chunk.samples:
                 self._has_logits[end - 1] = 1
-                sampled.append(cast("AnswerRequest", request))
+                sampled.append(cast("AnswerRequest", chunk.request))
         self._batch.n_tokens = end
         return sampled
 
