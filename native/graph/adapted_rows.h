@@ -1,43 +1,51 @@
-// Which rows of a step belong to which adapter.
+// Which rows of a step belong to which adapter, tile by tile.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "activations.h"
 #include "treadle/adapter.h"
 #include "treadle/runtime.h"
 
 namespace treadle {
 
+// The rows of a tile that one adapter changes. They are multiplied as a tile of their own.
+struct TileShare {
+    const Adapter* adapter;
+    int64_t tile;
+    int32_t num_before;  // rows of the tile in shares before this one
+    int32_t num_rows;
+    std::array<int32_t, kMaxTile> rows;  // places in the tile, ascending
+};
+
 class AdaptedRows {
  public:
-    static constexpr int32_t kNone = -1;
-
     void reserve(int64_t max_rows) {
-        active_.reserve(static_cast<size_t>(max_rows));
         of_row_.reserve(static_cast<size_t>(max_rows));
+        shares_.reserve(static_cast<size_t>(max_rows));
+        first_shares_.reserve(static_cast<size_t>(max_rows) + 1);
     }
 
     void list(const StepInput& input);
     // Of the rows only these are left, ascending.
-    void keep(std::span<const int32_t> rows) {
-        for (size_t i = 0; i < rows.size() && !active_.empty(); ++i) of_row_[i] = of_row_[static_cast<size_t>(rows[i])];
-    }
+    void keep(std::span<const int32_t> rows);
 
-    bool empty() const { return active_.empty(); }
-    std::span<const Adapter* const> active() const { return active_; }
-    bool has(int32_t adapter, int64_t row) const { return of_row_[static_cast<size_t>(row)] == adapter; }
-    bool has_any(int32_t adapter, int64_t first_row, int64_t num_rows) const {
-        for (int64_t i = 0; i < num_rows; ++i) {
-            if (has(adapter, first_row + i)) return true;
-        }
-        return false;
+    bool empty() const { return shares_.empty(); }
+    std::span<const TileShare> shares() const { return shares_; }
+    std::span<const TileShare> shares_of(int64_t tile) const {
+        const auto at = static_cast<size_t>(tile);
+        return shares().subspan(first_shares_[at], first_shares_[at + 1] - first_shares_[at]);
     }
 
  private:
-    std::vector<const Adapter*> active_;  // each once, in the order of their first rows
-    std::vector<int32_t> of_row_;         // index into active_ or kNone; empty without adapters
+    void share_tiles();
+
+    std::vector<const Adapter*> of_row_;  // null for none; empty without adapters
+    std::vector<TileShare> shares_;       // by tile
+    std::vector<size_t> first_shares_;    // of each tile, and their number
 };
 
 }  // namespace treadle

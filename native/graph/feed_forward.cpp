@@ -40,8 +40,8 @@ void Runtime::Impl::gate_up_panels(const FeedForward& weights, int64_t low, int6
             multiply_gate(weights.gate.panel(p), columns, &tile, gate);
             multiply_up(weights.up.panel(p), columns, &tile, up);
             if (!adapted_.empty()) {
-                add_b(weights.gate, p, tiles.start(t), tile.num_tokens, gate);
-                add_b(weights.up, p, tiles.start(t), tile.num_tokens, up);
+                add_b(weights.gate, p, t, tiles.start(t), gate);
+                add_b(weights.up, p, t, tiles.start(t), up);
             }
             const int64_t rows = std::min<int64_t>(kPanelRows, num_outputs - p * kPanelRows);
             if (weights.gate_bias) add_bias(weights.gate_bias + p * kPanelRows, rows, tile.num_tokens, gate);

@@ -36,7 +36,7 @@ void Runtime::Impl::multiply_panels(const Matrix& matrix, int64_t low, int64_t h
         const ActTile tile = inputs.tile(tiles, t, matrix.columns);
         for (int64_t p = low; p < high; ++p) {
             kernel(matrix.panel(p), matrix.columns, &tile, out);
-            if (!adapted_.empty()) add_b(matrix, p, tiles.start(t), tile.num_tokens, out);
+            if (!adapted_.empty()) add_b(matrix, p, t, tiles.start(t), out);
             const int64_t rows = std::min<int64_t>(kPanelRows, matrix.rows - p * kPanelRows);
             emit(matrix, p * kPanelRows, rows, tiles.start(t), tile.num_tokens, out);
         }

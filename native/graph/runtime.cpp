@@ -46,6 +46,7 @@ void Runtime::Impl::carve_scratch() {
     const auto workers = static_cast<size_t>(pool_.num_threads());
     const int64_t widest = std::max({config.hidden_size, config.query_size(), config.feed_forward_size,
                                      config.experts.feed_forward_size, config.experts.shared_feed_forward_size});
+    widest_ = widest;
     const int64_t max_pairs = dispatch_.max_pairs();
     const int64_t max_values =
         std::max({max_batch_tokens_ * widest, max_pairs * config.hidden_size, dispatch_.max_gated()});
@@ -56,6 +57,7 @@ void Runtime::Impl::carve_scratch() {
         for (Activations& own : worker_activations_) own.carve(carver, kRepeatedTokens * widest);
         attention_.carve(carver, pool_.num_threads());
         low_rank_ = carver.take<float>(3 * tokens * kMaxRank);
+        worker_inputs_ = carver.take<float>(workers * kMaxTile * widest);
         residual_ = carver.take<float>(tokens * config.hidden_size);
         query_ = carver.take<float>(tokens * config.query_size());
         key_ = carver.take<float>(tokens * config.kv_size());
