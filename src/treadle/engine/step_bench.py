@@ -35,6 +35,7 @@ class _Stream:
     sampler: Sampler
     block_ids: list[int]
     block_row: NDArray[np.int32] = field(init=False)
+    adapter: None = None
 
     def __post_init__(self) -> None:
         self.block_row = np.array(self.block_ids, dtype=np.int32)
