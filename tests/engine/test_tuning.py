@@ -83,7 +83,7 @@ def test_a_stale_record_is_noticed_in_one_line_and_ignored(
     path.write_text(json.dumps(record))
     with caplog.at_level(logging.WARNING):
         assert apply_tuning(settings, file, machine) == settings
-    expected = f"tiny llama was tuned for {words}: that is ignored; type `treadle tune {file.path}`"
+    expected = f"tiny was tuned for {words}: that is ignored; type `treadle tune {file.path}`"
     assert caplog.messages == [expected]
 
 
