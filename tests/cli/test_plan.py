@@ -10,6 +10,8 @@ import pytest
 from command import treadle
 from oracles.tiny_model import TinyModel
 
+SPEEDS = {"read_bytes_per_second", "int8_ops_per_second"}
+
 
 @pytest.fixture(scope="module")
 def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -18,8 +20,9 @@ def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_choice_is_a_line_with_its_reason(tiny_path: Path) -> None:
     result = treadle("plan", tiny_path, "--threads", "1", TREADLE_KV_TYPE="q8_0")
-    assert (result.code, result.err) == (0, "")
-    lines = {line.split("  ")[0]: line for line in result.out.splitlines()}
+    assert result.code == 0
+    choices, _, _ = result.out.partition("\n\n")
+    lines = {line.split("  ")[0]: line for line in choices.splitlines()}
     assert list(lines) == [
         "threads",
         "prompt threads",
@@ -42,6 +45,36 @@ def test_the_same_as_json(tiny_path: Path) -> None:
     plan = json.loads(result.out)
     assert plan["adapt"] == {"on": False, "reason": "as asked for"}
     assert plan["context"]["tokens"] == 64
+    assert list(plan["predicted"]) == ["as it is"] and plan["measured"].keys() == SPEEDS
+
+
+def test_predictions_side_by_side(tiny_path: Path) -> None:
+    result = treadle("plan", tiny_path, "--compare", "Q4_0, q8_0")
+    table = result.out.partition("\n\n")[2].splitlines()
+    assert table[0].split() == ["predicted", "Q4_0", "Q8_0"]
+    assert [line.split("  ")[0] for line in table[1:]] == [
+        "decode, 1 stream",
+        "decode, 4 streams",
+        "decode, 8 streams",
+        "decode, 16 streams",
+        "prompt of 512",
+        "first token after 512",
+        "first token after 2048",
+        "memory",
+        "largest context",
+        "bound by compute",
+    ]
+    assert result.err.startswith("predicted from ")
+
+
+def test_a_quantisation_there_is_not(tiny_path: Path) -> None:
+    result = treadle("plan", tiny_path, "--compare", "Q99")
+    assert result.code == 1 and "quantisation: expected one of Q4_0" in result.err
+
+
+def test_a_model_of_the_catalog_need_not_be_here(tmp_path: Path) -> None:
+    result = treadle("plan", "qwen2.5:0.5b", "--json", TREADLE_HOME=str(tmp_path))
+    assert list(json.loads(result.out)["predicted"]) == ["Q4_K_M"]
 
 
 def test_a_model_that_does_not_fit_has_no_plan(tiny_path: Path) -> None:

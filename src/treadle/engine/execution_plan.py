@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from treadle.hardware.memory import HugePages, MemoryBudget
     from treadle.hardware.topology import Topology
     from treadle.models.gguf import ModelFile
+    from treadle.models.outline import ModelOutline
 
 __all__ = ["Choice", "ExecutionPlan", "MachineView", "plan_execution", "plan_threads_of"]
 
@@ -108,7 +109,11 @@ class ExecutionPlan:
 
 
 def plan_execution(
-    file: ModelFile, settings: Settings, machine: MachineView, *, max_num_requests: int = MAX_NUM_REQUESTS
+    file: ModelFile | ModelOutline,
+    settings: Settings,
+    machine: MachineView,
+    *,
+    max_num_requests: int = MAX_NUM_REQUESTS,
 ) -> ExecutionPlan:
     """Choose how to run a model; what ``settings`` set wins over everything measured.
 

@@ -42,7 +42,7 @@ _FIXED_BYTES = 96 << 20
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """How the memory of one loaded model is divided, in bytes; ``context`` is in tokens.
+    """How the memory of one loaded model is divided, in bytes; contexts are in tokens.
 
     KV blocks take memory when they are first used, so ``kv_bytes`` is a limit rather than a cost. So are
     ``ram_cache_bytes``, for blocks beyond the pool, and ``disk_buffer_bytes``, for blocks on their way to the disk. All
@@ -60,6 +60,7 @@ class MemoryPlan:
     ram_cache_bytes: int = 0
     disk_buffer_bytes: int = 0
     kv_type: str = DEFAULT_KV_TYPE
+    largest_context: int = 0
 
     @property
     def adapter_bytes(self) -> int:
@@ -132,6 +133,7 @@ def plan_memory(
         ram_cache_bytes=ram_cache_bytes,
         disk_buffer_bytes=disk_buffer_bytes,
         kv_type=kv_type,
+        largest_context=largest,
     )
 
 

@@ -14,8 +14,9 @@ from treadle.engine.kv_type import KV_BLOCK_TOKENS, kv_block_bytes
 if TYPE_CHECKING:
     from treadle.engine.plan import StepPlan
     from treadle.models.gguf import ModelFile, TensorEntry
+    from treadle.models.outline import ModelOutline
 
-__all__ = ["StepWork", "work_of"]
+__all__ = ["StepWork", "decode_bytes_of", "work_of"]
 
 _FLOAT_FORMATS = frozenset({"F16", "BF16", "F32", "F64"})
 _OPS_PER_WEIGHT = 2  # a multiplication and an addition
@@ -47,7 +48,18 @@ class StepWork:
         return self.token_ops * plan.num_tokens + self.logit_ops * num_sampled
 
 
-def work_of(file: ModelFile, *, weight_bytes: int, kv_type: str) -> StepWork:
+def decode_bytes_of(file: ModelFile | ModelOutline) -> int:
+    """Return what one token of one sequence reads of the weights, as a loaded model tells it exactly."""
+    expert_share = _expert_share(file)
+    sizes = {tensor.name: tensor.num_bytes for tensor in file.tensors}
+    total = sizes.get("output.weight", sizes.get("token_embd.weight", 0))
+    for tensor in file.tensors:
+        if tensor.name.startswith("blk.") and len(tensor.shape) > 1:
+            total += int(tensor.num_bytes * (expert_share if len(tensor.shape) == 3 else 1))
+    return total
+
+
+def work_of(file: ModelFile | ModelOutline, *, weight_bytes: int, kv_type: str) -> StepWork:
     """Return what steps of the model in ``file`` cost; ``weight_bytes`` is what one reads of the weights."""
     expert_share = _expert_share(file)
     token_ops = 0
@@ -73,7 +85,7 @@ def _product_ops(tensor: TensorEntry) -> int:
     return _OPS_PER_WEIGHT * math.prod(tensor.shape) if is_matrix else 0
 
 
-def _expert_share(file: ModelFile) -> float:
+def _expert_share(file: ModelFile | ModelOutline) -> float:
     """Return which share of the experts of a layer computes a token, 1 for a model without."""
     used, count = (file.metadata.get(f"{file.architecture}.expert_{name}") for name in ("used_count", "count"))
     return used / count if isinstance(used, int) and isinstance(count, int) and 0 < used <= count else 1.0

@@ -22,6 +22,7 @@ else:
 
 __all__ = [
     "CatalogEntry",
+    "CatalogShape",
     "HubSource",
     "PackageSource",
     "Source",
@@ -80,6 +81,20 @@ Source = HubSource | UrlSource | PackageSource
 
 
 @dataclass(frozen=True)
+class CatalogShape:
+    """The sizes of a model; ``tied`` ones use the embedding as the output matrix."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    feed_forward: int
+    vocab: int
+    context: int
+    tied: bool
+
+
+@dataclass(frozen=True)
 class CatalogEntry:
     """One model of the catalog."""
 
@@ -89,6 +104,7 @@ class CatalogEntry:
     licence: str
     architecture: str
     sources: tuple[Source, ...]
+    shape: CatalogShape | None = None
 
 
 @cache
@@ -130,6 +146,7 @@ def _entry(table: dict[str, Any]) -> CatalogEntry:
             licence=table["licence"],
             architecture=table["architecture"],
             sources=tuple(_source(source) for source in table["source"]),
+            shape=CatalogShape(**table["shape"]) if "shape" in table else None,
         )
     except (KeyError, TypeError) as error:
         raise InternalError(f"catalog.toml, model {table.get('name')!r}: {error}") from error
