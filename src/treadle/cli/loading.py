@@ -38,7 +38,7 @@ def open_model(model: str | None, **options: Unpack[LoadOptions]) -> LLM | Remot
         options: The arguments of ``LLM``; ``engine`` may be a URL.
 
     Raises:
-        UsageError: There is no such model, or an option is for models in this process only.
+        UsageError: There is no such model, it gives no answers, or an option is for models in this process only.
         TreadleError: As ``LLM`` and ``RemoteLLM`` do.
     """
     from treadle.engine.open_engine import find_engine_url  # noqa: PLC0415  not before `--help` is answered
@@ -50,11 +50,15 @@ def open_model(model: str | None, **options: Unpack[LoadOptions]) -> LLM | Remot
 
         return RemoteLLM(*found)
     path = _find_model(model or DEFAULT_MODEL)
+    from treadle.engine.embedding import answers_refused  # noqa: PLC0415
     from treadle.engine.llm import LLM  # noqa: PLC0415  not before a wrong name was refused
 
     with _LoadBar(path.name) as bar:
         options["progress"] = bar.update
         llm = LLM(path, **options)
+    if llm.report.embeds_only:
+        llm.close()
+        raise answers_refused(llm.name)
     if llm.report.engine.reason:
         console.note(llm.report.engine.reason)
     if console.is_verbose:

@@ -45,6 +45,8 @@ def choose_engine(file: ModelFile, wanted: str = "") -> EngineChoice:
     if wanted == "llamacpp":
         return EngineChoice("llamacpp", "engine: llama.cpp, as asked for")
     try:
+        if file.is_encoder:
+            raise UnsupportedModelError(f"architecture {file.architecture!r:.40} reads texts in both directions")
         NativeRunner.check(file)
         check_tokenizer(file.metadata)
     except UnsupportedModelError as error:

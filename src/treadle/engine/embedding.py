@@ -18,21 +18,32 @@ from treadle.engine.plan import Chunk, Sample
 from treadle.engine.request import Request, TokenEvent
 from treadle.errors import ModelFileError, UsageError
 
-__all__ = ["Embedding", "EmbeddingOptions", "EmbeddingRequest", "Pooling", "default_pooling"]
+__all__ = ["Embedding", "EmbeddingOptions", "EmbeddingRequest", "Pooling", "answers_refused", "default_pooling"]
 
-Pooling = Literal["mean", "last"]
+Pooling = Literal["mean", "cls", "last"]
 
 # The key `<architecture>.pooling_type` of GGUF: 0 none, 1 mean, 2 the first token, 3 the last token, 4 a ranking head.
-_GGUF_LAST = 3
+_GGUF_FIRST, _GGUF_LAST = 2, 3
 
 
-def default_pooling(metadata: Mapping[str, Any], architecture: str) -> Pooling:
-    """Return how a model file wants its states pooled: "last" where it says so, else "mean".
+def default_pooling(metadata: Mapping[str, Any], architecture: str, *, is_encoder: bool = False) -> Pooling:
+    """Return how a model file wants its states pooled: "last" or, of an encoder, "cls" where it says so, else "mean".
 
     Files of models that were trained to embed say it. Of others the mean serves best: the last state of a model that
     only learnt to continue text is about the next token rather than about the text.
     """
-    return "last" if metadata.get(f"{architecture}.pooling_type") == _GGUF_LAST else "mean"
+    wanted = metadata.get(f"{architecture}.pooling_type")
+    if is_encoder and wanted == _GGUF_FIRST:
+        return "cls"
+    return "last" if wanted == _GGUF_LAST else "mean"
+
+
+def answers_refused(name: str) -> UsageError:
+    """Return what is said to those who want an answer of a model that can only embed."""
+    return UsageError(
+        f"{name} turns texts into vectors and gives no answers",
+        hint="use `LLM.embed`, or `treadle serve` and its route /v1/embeddings; answers need another model",
+    )
 
 
 @dataclass(frozen=True)
@@ -49,9 +60,14 @@ class EmbeddingOptions:
 
     def __post_init__(self) -> None:
         if self.pooling is not None and self.pooling not in get_args(Pooling):
-            raise UsageError(f"pooling: expected {' or '.join(get_args(Pooling))}, found {self.pooling!r:.80}")
+            raise UsageError(f"pooling: expected {', '.join(get_args(Pooling))}, found {self.pooling!r:.80}")
         if not isinstance(self.normalize, bool):
             raise UsageError(f"normalize: expected True or False, found {self.normalize!r:.80}")
+
+    def check_pooling(self, *, embeds_only: bool) -> None:
+        """Refuse the first token's state of a model in which that token sees no other one; raises UsageError."""
+        if self.pooling == "cls" and not embeds_only:
+            raise UsageError("pooling: 'cls' is for models that read in both directions, and this one does not")
 
     def check_dimensions(self, hidden_size: int) -> None:
         """Refuse more dimensions than a state of the model has; raises UsageError."""
@@ -89,7 +105,7 @@ class EmbeddingRequest(Request):
 
     def __post_init__(self) -> None:
         Request.__post_init__(self)  # `super()` does not know classes with slots that dataclasses made
-        self.next_state = 0 if self.pooling == "mean" else len(self.token_ids) - 1
+        self.next_state = len(self.token_ids) - 1 if self.pooling == "last" else 0
         # The mean needs every state, so every token has to be computed. Nor are its blocks kept: texts to embed seldom
         # begin alike, and thousands of them would push the prompts of answers out of the cache.
         self.uses_cache = self.pooling == "last"

@@ -22,7 +22,7 @@ from treadle.engine.answer import Answer
 from treadle.engine.block_pool import BlockPool
 from treadle.engine.completion import TokenLogprob
 from treadle.engine.conversation import Conversation
-from treadle.engine.embedding import EmbeddingOptions, EmbeddingRequest
+from treadle.engine.embedding import EmbeddingOptions, EmbeddingRequest, answers_refused
 from treadle.engine.engine import Engine
 from treadle.engine.engine_thread import EngineThread, closed_error
 from treadle.engine.grammar import Grammars
@@ -64,7 +64,14 @@ class ModelHost:
         self.report = loaded.report
         self.tokenizer = loaded.tokenizer
         self.grammars = Grammars(loaded.tokenizer)
-        self.prompts = PromptReader(self.report.name, loaded.tokenizer, loaded.template, context=self.context)
+        self._embeds_only = self.report.embeds_only
+        self.prompts = PromptReader(
+            self.report.name,
+            loaded.tokenizer,
+            loaded.template,
+            context=self.context,
+            embeds_only=self._embeds_only,
+        )
         pool = BlockPool(self.report.memory_plan.num_blocks, KV_BLOCK_TOKENS)
         self.scheduler = Scheduler(
             pool,
@@ -73,6 +80,7 @@ class ModelHost:
             max_batch_tokens=MAX_BATCH_TOKENS,
             max_num_requests=self.report.batching.max_num_requests,
             slowdown=self.report.batching.slowdown,
+            cuts_prompts=not self._embeds_only,
         )
         self._runner: ModelRunner | None = loaded.runner
         self.adapters = Adapters(
@@ -104,9 +112,11 @@ class ModelHost:
         """Return the most tokens that a prompt and its answer may have.
 
         Raises:
-            UsageError: The prompt is empty or leaves no room for an answer in the context.
+            UsageError: The model gives no answers, or the prompt is empty or leaves no room for one in the context.
             CapacityError: The KV blocks could not hold it even if it were alone.
         """
+        if self._embeds_only:
+            raise answers_refused(self.report.name)
         num_prompt_tokens = len(prompt.token_ids)
         limit = self.context if params.max_tokens is None else num_prompt_tokens + params.max_tokens
         max_length = min(self.context, limit)
@@ -154,11 +164,12 @@ class ModelHost:
         """Refuse an input that could never be embedded.
 
         Raises:
-            UsageError: The input is empty or too long for the context, or there are not so many dimensions.
+            UsageError: The input is empty or too long for the context, or the model has no such vectors.
             CapacityError: The KV blocks could not hold it even if it were alone.
         """
         if self._runner is None:
             raise closed_error()
+        options.check_pooling(embeds_only=self._embeds_only)
         options.check_dimensions(self._runner.hidden_size)
         self.scheduler.check(len(prompt.token_ids), None)
 

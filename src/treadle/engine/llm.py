@@ -213,12 +213,13 @@ class LLM(HostedModel):
     ) -> NDArray[np.float32]:
         """Return the vector of an input, [dimensions], or those of a list of inputs, [inputs, dimensions].
 
-        The vectors are the same bits whatever else is computed beside them.
+        The vectors of the native core are the same bits whatever else is computed beside them.
 
         Args:
             inputs: Text, whose control tokens are plain text, a list of token ids, or a list of either.
-            pooling: "mean" of the last layer's states of all tokens, or the state of the "last" token; by default what
-                the model file asks for, or else "mean".
+            pooling: "mean" of the last layer's states of all tokens, or the state of the "last" token or, of a model
+                that reads in both directions, of the first one ("cls"); by default what the model file asks for, or
+                else "mean".
             normalize: Whether to give every vector the length 1, so that products of two are their cosine.
             dimensions: How many of the leading numbers to keep, for models trained to be cut; by default all.
             priority: As in ``generate``.

@@ -92,7 +92,8 @@ class LoadReport:
     """How a model was loaded; sizes in bytes.
 
     ``decode_bytes`` is what one token of one sequence reads of the weights, ``disk_cache_bytes`` the limit on KV blocks
-    on disk, 0 without any. ``pooling`` is how ``LLM.embed`` makes vectors unless it is told.
+    on disk, 0 without any. ``pooling`` is how ``LLM.embed`` makes vectors unless it is told, and ``embeds_only`` says
+    that the model gives no answers.
     """
 
     path: Path
@@ -109,6 +110,7 @@ class LoadReport:
     work: StepWork = field(default_factory=StepWork)
     engine: EngineChoice = NATIVE
     max_adapters: int = MAX_NUM_ADAPTERS
+    embeds_only: bool = False
 
     @property
     def thread_plan(self) -> ThreadPlan:
@@ -187,7 +189,8 @@ def load_model(
         work=work_of(file, weight_bytes=runner.decode_bytes, kv_type=plan.memory.kv_type),
         engine=choice,
         max_adapters=settings.max_adapters or MAX_NUM_ADAPTERS,
-        pooling=default_pooling(file.metadata, file.architecture),
+        pooling=default_pooling(file.metadata, file.architecture, is_encoder=file.is_encoder),
+        embeds_only=file.is_encoder,
     )
     shares_blocks = runner.block_memory is not None
     return LoadedModel(tokenizer, template, runner, report, block_store, shares_blocks, _watch(runner, settings, plan))
@@ -257,7 +260,7 @@ def _read_text_parts(file: ModelFile, other: Callable[[], Encoder | None]) -> tu
     from treadle.models.chat_template import ChatTemplate  # noqa: PLC0415  imported while the weights load
     from treadle.models.tokenizer import Tokenizer  # noqa: PLC0415
 
-    tokenizer = Tokenizer.from_metadata(file.metadata, other=other)
+    tokenizer = Tokenizer.from_metadata(file.metadata, other=other, is_complete=file.is_encoder)
     NativeRunner.trim_heap()  # it left tens of MB behind, and the weights still have to come
     return tokenizer, ChatTemplate.from_metadata(file.metadata, tokenizer.vocabulary)
 

@@ -89,7 +89,8 @@ def open_runner(
             num_prompt_threads=plan.prompt_threads.num_threads,
             num_blocks=plan.memory.num_blocks,
             kv_type=plan.memory.kv_type,
-            max_batch_tokens=MAX_BATCH_TOKENS,
+            # An encoder reads a text in one piece.
+            max_batch_tokens=max(MAX_BATCH_TOKENS, plan.memory.context if file.is_encoder else 0),
             max_num_requests=batching.max_num_requests,
             mlock=plan.locks_memory,
             progress=progress,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from treadle.engine.completion import ChatMessage
+from treadle.engine.embedding import answers_refused
 from treadle.errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,14 +46,24 @@ Messages = Sequence[ChatMessage | Mapping[str, Any]]
 class PromptReader:
     """Encodes prompts for one model; ``name`` is that of the model in messages.
 
-    A text far beyond the ``context`` is refused before it is read to its end.
+    A text far beyond the ``context`` is refused before it is read to its end, and a conversation if the model
+    ``embeds_only``.
     """
 
-    def __init__(self, name: str, tokenizer: Tokenizer, template: ChatTemplate | None, *, context: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None,
+        *,
+        context: int,
+        embeds_only: bool = False,
+    ) -> None:
         self._name = name
         self._tokenizer = tokenizer
         self._template = template
         self._context = context
+        self._embeds_only = embeds_only
 
     @property
     def has_chat_template(self) -> bool:
@@ -108,8 +119,10 @@ class PromptReader:
         Raises:
             ContextError: The text of the conversation is far beyond the context.
             TemplateError: The template refused the messages.
-            UsageError: The model has no template.
+            UsageError: The model has no template, or gives no answers.
         """
+        if self._embeds_only:
+            raise answers_refused(self._name)
         if self._template is None:
             raise UsageError(
                 f"{self._name} has no chat template, so it cannot tell whose turn a message is",

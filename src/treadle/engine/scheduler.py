@@ -34,6 +34,8 @@ class Scheduler:
         max_num_requests: Most requests that hold blocks at once.
         slowdown: With interactive answers under way, prompts make a step at most about so many times as long as it
             were without them; ``None`` fills every step, which is best for throughput.
+        cuts_prompts: Whether a prompt may be computed in several steps. Otherwise one that is longer than
+            ``max_batch_tokens`` has a step of its own.
         cache: Where to look for what was computed before; by default the pool alone.
         clock: Seconds, never going back.
     """
@@ -46,6 +48,7 @@ class Scheduler:
         max_batch_tokens: int = 512,
         max_num_requests: int = 16,
         slowdown: float | None = DEFAULT_SLOWDOWN,
+        cuts_prompts: bool = True,
         cache: PrefixCache | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -61,6 +64,7 @@ class Scheduler:
         self.max_batch_tokens = max_batch_tokens
         self.max_num_requests = max_num_requests
         self.slowdown = slowdown
+        self.cuts_prompts = cuts_prompts
         self._clock = clock
         self._costs = StepCosts()
         self._line = RequestLine(pool, self.cache, max_num_requests)
@@ -235,9 +239,14 @@ class Scheduler:
         prompts = [request for request in self._line.running if not request.is_decoding and request.load is None]
         prompts.sort(key=lambda r: (r.times.first_token is None, r.turn[0] + r.num_wanted * token_seconds))
         for request in prompts:
-            if not budget:
+            if budget <= 0:
                 break
-            num_tokens = min(budget, request.num_wanted)
+            num_tokens = request.num_wanted
+            if num_tokens > budget:
+                if self.cuts_prompts:
+                    num_tokens = budget
+                elif chunks:
+                    continue
             chunks.append(request.chunk(num_tokens))
             budget -= num_tokens
 

@@ -18,6 +18,12 @@ from treadle import _native
 from treadle.errors import ModelFileError, UsageError
 from treadle.models.hyperparameters import Hyperparameters, read_hyperparameters
 
+# Architectures whose files need not say that every token sees those behind it, too.
+_ENCODERS = frozenset(
+    {"bert", "eurobert", "gemma-embedding", "jina-bert-v2", "jina-bert-v3", "llama-embed", "modern-bert", "neo-bert"}
+    | {"nomic-bert", "nomic-bert-moe"}
+)
+
 __all__ = ["FormatShare", "Hyperparameters", "ModelFile", "TensorEntry"]
 
 
@@ -84,6 +90,12 @@ class ModelFile:
             return found
         problem = "is missing" if found is None else f"expected a short plain name, found {repr(found)[:80]}"
         raise ModelFileError(f"{self.path}: key 'general.architecture': {problem}")
+
+    @property
+    def is_encoder(self) -> bool:
+        """Whether every token sees those behind it, too, so that texts become vectors and get no answers."""
+        is_causal = self.metadata.get(f"{self.architecture}.attention.causal")
+        return is_causal is False or self.architecture in _ENCODERS
 
     @property
     def name(self) -> str:

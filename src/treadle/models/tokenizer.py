@@ -49,11 +49,14 @@ class Tokenizer:
     is made of. User-defined tokens of the vocabulary are matched in all text.
     """
 
-    def __init__(self, vocabulary: Vocabulary, encoder: Encoder, *, add_bos: bool, add_eos: bool) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, encoder: Encoder, *, add_bos: bool, add_eos: bool, is_complete: bool = False
+    ) -> None:
         self.vocabulary = vocabulary
         self._encoder = encoder
         self.add_bos = add_bos
         self._add_eos = add_eos
+        self._is_complete = is_complete
         self._plain_splitter = TokenSplitter(vocabulary.user_defined)
         # A guard cannot break a single character, so such a control token is never found in a prompt.
         in_prompts = {text: token_id for text, token_id in vocabulary.control.items() if len(text) > 1}
@@ -61,9 +64,15 @@ class Tokenizer:
 
     @classmethod
     def from_metadata(
-        cls, metadata: Mapping[str, Any], *, other: Callable[[], Encoder | None] | None = None
+        cls,
+        metadata: Mapping[str, Any],
+        *,
+        other: Callable[[], Encoder | None] | None = None,
+        is_complete: bool = False,
     ) -> Tokenizer:
         """Build the tokenizer that GGUF metadata describes; ``other`` makes encoders for those not known here.
+
+        With ``is_complete`` that encoder reads all texts, and itself adds the tokens that begin and end them.
 
         A byte-pair file without ``tokenizer.ggml.pre``, as old converters wrote, is read with the default word cut
         and a warning.
@@ -73,6 +82,8 @@ class Tokenizer:
             UnsupportedModelError: It names a tokenizer that is not known here.
         """
         vocabulary = Vocabulary.from_metadata(metadata)
+        if is_complete and other is not None and (found := other()) is not None:
+            return cls(vocabulary, found, add_bos=False, add_eos=False, is_complete=True)
         try:
             check_tokenizer(metadata)
             encoder = _own_encoder(vocabulary, metadata)
@@ -123,6 +134,8 @@ class Tokenizer:
             UsageError: The text holds half of a surrogate pair and so has no UTF-8 form, or BOS is asked for and the
                 model has none.
         """
+        if self._is_complete:
+            return self._encode_part(text, max_tokens) if text else []
         ids = self._encode_parts(self._plain_splitter.split(text), max_tokens=max_tokens)
         if add_bos or (add_bos is None and self.add_bos):
             ids.insert(0, self._require_bos())
@@ -206,10 +219,13 @@ class Tokenizer:
                 continue
             if self._encoder.space_prefix and (not ids or ids == [self.bos_id]):
                 text = " " + text
-            if max_tokens is not None and len(text) > _LONG_TOKEN * max_tokens:
-                self._check_length(_checked(text), max_tokens)
-            ids.extend(self._encoder.encode(_checked(text)))
+            ids.extend(self._encode_part(text, max_tokens))
         return ids
+
+    def _encode_part(self, text: str, max_tokens: int | None) -> list[int]:
+        if max_tokens is not None and len(text) > _LONG_TOKEN * max_tokens:
+            self._check_length(_checked(text), max_tokens)
+        return self._encoder.encode(_checked(text))
 
     def _check_length(self, text: str, max_tokens: int) -> None:
         """Refuse a text that is far too long after reading no more of it than that takes.

@@ -15,22 +15,26 @@ __all__ = ["LlamaCppEncoder"]
 
 
 class LlamaCppEncoder:
-    """Plain text and ordinary tokens; nothing in a text is a control token."""
+    """Plain text and ordinary tokens; nothing in a text is a control token.
+
+    With ``is_complete`` what is encoded is a whole text, and gets the tokens that begin and end one.
+    """
 
     space_prefix = False  # where a vocabulary wants one, llama.cpp adds it by itself
 
-    def __init__(self, model: LlamaCppModel) -> None:
+    def __init__(self, model: LlamaCppModel, *, is_complete: bool = False) -> None:
         self._model = model
+        self._is_complete = is_complete
         self.add_bos: bool = model.library.llama_vocab_get_add_bos(model.vocabulary)
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of plain text."""
         encoded = text.encode()
-        size = len(encoded) + 2
+        size = len(encoded) + 4
         while True:
             ids = (c_int32 * size)()
             count = self._model.library.llama_tokenize(
-                self._model.vocabulary, encoded, len(encoded), ids, size, False, False
+                self._model.vocabulary, encoded, len(encoded), ids, size, self._is_complete, False
             )
             if count >= 0:
                 return ids[:count]

@@ -19,11 +19,16 @@ __all__ = ["LlamaCppModel"]
 
 _MMAP_AND_LOCK = 3
 _NUM_MORE_SEQUENCES = 16
+_NO_POOLING, _RANKS = 0, 4  # values of llama_pooling_type and of the key `<architecture>.pooling_type`
+# Most states that a step of a model with answers gives: llama.cpp computes the logits of each, too.
+_MAX_STATES = 64
 _KV_TYPES = {"f16": 1, "q8_0": 8}
 
 
 class LlamaCppModel:
     """Weights, KV cells and scratch memory; all are given back when the object goes.
+
+    A step gives states of at most ``max_states`` tokens. Where the model ``is_encoder`` there are no KV cells.
 
     Args:
         file: The model.
@@ -39,7 +44,7 @@ class LlamaCppModel:
 
     Raises:
         ModelFileError: llama.cpp does not take the file; says why.
-        UnsupportedModelError: It does, but the model is no text generator.
+        UnsupportedModelError: It does, but the model neither writes a text from its beginning nor turns it into vectors.
         CapacityError: There is not enough memory.
     """
 
@@ -62,20 +67,27 @@ class LlamaCppModel:
         self.model = self._load(file, mlock, progress)
         free = weakref.finalize(self, self.library.llama_model_free, self.model)
         self._check_kind(file)
+        self.is_encoder = file.is_encoder
         self.num_sequences = max_num_requests + (_NUM_MORE_SEQUENCES if self._can_branch() else 0)
         params = self.library.llama_context_default_params()
         params.n_ctx = context
         params.n_batch = params.n_ubatch = max_batch_tokens
-        params.n_seq_max = params.n_outputs_max = self.num_sequences
+        self.max_states = max_batch_tokens if self.is_encoder else min(_MAX_STATES, max_batch_tokens)
+        params.n_seq_max = self.num_sequences
+        params.n_outputs_max = max(self.num_sequences, self.max_states)
+        params.pooling_type = _NO_POOLING
         params.n_threads, params.n_threads_batch = num_threads, num_prompt_threads
         params.type_k = params.type_v = _KV_TYPES[kv_type]
         params.kv_unified = True
         self.context = self._create_context(file, params)
         free.detach()
         weakref.finalize(self, _free, self.library, self.context, self.model)
-        self.memory = self.library.llama_get_memory(self.context)
+        self.memory: int | None = self.library.llama_get_memory(self.context)
+        if self.memory is None and not self.is_encoder:
+            raise UnsupportedModelError(f"{file.path}: {file.architecture} models read texts in both directions")
         self.vocabulary = self.library.llama_model_get_vocab(self.model)
         self.vocab_size: int = self.library.llama_vocab_n_tokens(self.vocabulary)
+        self.state_size: int = self.library.llama_model_n_embd_out(self.model)
 
     def copy(self, source: int, target: int, num_tokens: int) -> None:
         """Let a sequence begin with the first tokens of another one; they stay in the same cells."""
@@ -88,7 +100,8 @@ class LlamaCppModel:
     def _can_branch(self) -> bool:
         """Tell whether a part of a sequence can be taken over: not where a state stands for all of it."""
         library = self.library
-        return not (library.llama_model_is_recurrent(self.model) or library.llama_model_is_hybrid(self.model))
+        is_whole = library.llama_model_is_recurrent(self.model) or library.llama_model_is_hybrid(self.model)
+        return not (is_whole or self.is_encoder)
 
     def _load(self, file: ModelFile, mlock: bool, progress: Callable[[int, int], None] | None) -> int:
         failures: list[BaseException] = []
@@ -122,6 +135,8 @@ class LlamaCppModel:
             raise UnsupportedModelError(f"{file.path}: {file.architecture} models have an encoder, which is not run")
         if self.library.llama_model_is_diffusion(self.model):
             raise UnsupportedModelError(f"{file.path}: {file.architecture} models do not write token after token")
+        if file.metadata.get(f"{file.architecture}.pooling_type") == _RANKS:
+            raise UnsupportedModelError(f"{file.path}: the model rates pairs of texts, which is not run")
 
     def _create_context(self, file: ModelFile, params: ContextParams) -> int:
         library = self.library

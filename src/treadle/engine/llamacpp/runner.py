@@ -9,16 +9,17 @@ from __future__ import annotations
 import ctypes
 import errno
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
 from treadle.engine.kv_type import KV_BLOCK_TOKENS
+from treadle.engine.llamacpp.batch import TokenBatch
 from treadle.engine.llamacpp.encoder import LlamaCppEncoder
-from treadle.engine.llamacpp.library import Batch, captured_log
+from treadle.engine.llamacpp.library import captured_log
 from treadle.engine.llamacpp.model import LlamaCppModel
 from treadle.engine.llamacpp.sequences import Sequences
-from treadle.engine.plan import Sample, StepPlan, StepResult
+from treadle.engine.plan import Chunk, Sample, StepPlan, StepResult
 from treadle.engine.runner import create_sampler, draw
 from treadle.errors import CapacityError, InternalError, UsageError
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from treadle.engine.adapters import AdapterWeights
+    from treadle.engine.embedding import EmbeddingRequest
     from treadle.engine.request import AnswerRequest, Sampler
     from treadle.engine.sampling import SamplingParams
     from treadle.models.gguf import ModelFile
@@ -35,6 +37,14 @@ __all__ = ["MAX_NUM_REQUESTS", "LlamaCppRunner"]
 MAX_NUM_REQUESTS = 240
 
 _NO_ROOM = 1
+
+
+class _Placed(NamedTuple):
+    """A chunk, its sequence, and the first of its positions that is not in the sequence yet."""
+
+    chunk: Chunk
+    sequence: int
+    first: int
 
 
 class LlamaCppRunner:
@@ -59,19 +69,7 @@ class LlamaCppRunner:
             num_ended=model.num_sequences - max_num_requests,
             num_cells=num_cells,
         )
-        self._tokens = np.zeros(max_batch_tokens, dtype=np.int32)
-        self._positions = np.zeros(max_batch_tokens, dtype=np.int32)
-        self._has_logits = np.zeros(max_batch_tokens, dtype=np.int8)
-        self._num_ids = np.ones(max_batch_tokens, dtype=np.int32)
-        self._ids = np.arange(model.num_sequences, dtype=np.int32)
-        self._id_pointers = np.zeros(max_batch_tokens, dtype=np.uintp)
-        self._batch = Batch(
-            token=self._tokens.ctypes.data,
-            pos=self._positions.ctypes.data,
-            n_seq_id=self._num_ids.ctypes.data,
-            seq_id=self._id_pointers.ctypes.data,
-            logits=self._has_logits.ctypes.data,
-        )
+        self._batch = TokenBatch(max_batch_tokens, model.num_sequences)
 
     @classmethod
     def load(
@@ -121,8 +119,8 @@ class LlamaCppRunner:
 
     @property
     def hidden_size(self) -> int:
-        """Refuse to embed: raises UsageError, always."""
-        raise UsageError("this model runs through llama.cpp, which gives no embeddings here")
+        """Return how many numbers a state has."""
+        return self._model.state_size
 
     @property
     def num_threads(self) -> int:
@@ -144,7 +142,7 @@ class LlamaCppRunner:
 
     def create_encoder(self) -> LlamaCppEncoder:
         """Return llama.cpp's own reading of text, for tokenizers that are not known here."""
-        return LlamaCppEncoder(self._model)
+        return LlamaCppEncoder(self._model, is_complete=self._model.is_encoder)
 
     def load_adapter(self, path: Path, scale: float) -> AdapterWeights:  # noqa: ARG002
         """Refuse: llama.cpp applies adapters to everything that it computes in a step."""
@@ -162,47 +160,82 @@ class LlamaCppRunner:
         return create_sampler(self._model.vocab_size, params, seed, prompt_ids)
 
     def run(self, plan: StepPlan) -> StepResult:
-        """Compute every chunk of ``plan`` in one call, without the interpreter's lock.
+        """Compute every chunk of ``plan`` without the interpreter's lock: in one call, but for tokens whose states count.
 
         Raises:
             CapacityError: llama.cpp found no cells for the tokens.
             InternalError: It failed.
         """
         self._sequences.end_some()
-        sampled = self._fill(plan)
+        placed = [_Placed(chunk, *self._sequences.place(chunk)) for chunk in plan.chunks]
         self._sequences.make_room()
-        if self._batch.n_tokens:
+        sampled = self._fill(placed)
+        if self._batch.num_tokens:
             self._decode()
+        samples = self._draw(sampled)
+        self._embed([each for each in placed if each.chunk.num_states])
         self._sequences.computed()
-        return StepResult(self._draw(sampled))
+        return StepResult(samples)
 
     def _decode(self) -> None:
         with captured_log() as log:
-            status = self._model.library.llama_decode(self._model.context, self._batch)
+            status = self._model.library.llama_decode(self._model.context, self._batch.structure)
+        num_tokens = self._batch.num_tokens
+        self._batch.clear()
         if status:
             self._sequences.clear()
             said = "; ".join(log) or "it does not say why"
             error = CapacityError if status == _NO_ROOM else InternalError
-            raise error(f"llama.cpp computed no step of {self._batch.n_tokens} tokens (status {status}): {said}")
+            raise error(f"llama.cpp computed no step of {num_tokens} tokens (status {status}): {said}")
 
-    def _fill(self, plan: StepPlan) -> list[AnswerRequest]:
-        """Write the tokens of ``plan`` into the batch and return the requests that want a sample, in its order."""
+    def _fill(self, placed: Sequence[_Placed]) -> list[AnswerRequest]:
+        """Put the tokens whose states nobody wants into the batch; return the requests to sample for, in its order."""
+        self._batch.clear()
         sampled: list[AnswerRequest] = []
-        end = 0
-        first_id, id_bytes = self._ids.ctypes.data, self._ids.itemsize
-        for chunk in plan.chunks:
-            sequence, first = self._sequences.place(chunk)
-            last = chunk.start + chunk.num_tokens
-            begin, end = end, end + max(0, last - first)
-            self._tokens[begin:end] = chunk.request.token_ids[first:last]
-            self._positions[begin:end] = range(first, last)
-            self._id_pointers[begin:end] = first_id + sequence * id_bytes
-            self._has_logits[begin:end] = 0
+        for chunk, sequence, first in placed:
+            end = chunk.start + chunk.num_tokens - chunk.num_states
+            if end > first and not (chunk.num_states and self._model.is_encoder):
+                self._batch.add(chunk.request.token_ids, first, end - first, sequence)
             if chunk.samples:
-                self._has_logits[end - 1] = 1
+                self._batch.ask_for_last()
                 sampled.append(cast("AnswerRequest", chunk.request))
-        self._batch.n_tokens = end
         return sampled
+
+    def _embed(self, placed: Sequence[_Placed]) -> None:
+        """Compute the states that are wanted, so many at a time; an encoder computes whole texts."""
+        parts: list[tuple[EmbeddingRequest, int]] = []
+        for chunk, sequence, first in placed:
+            end = chunk.start + chunk.num_tokens
+            start = first if self._model.is_encoder else end - chunk.num_states
+            while start < end:
+                num_tokens = min(end - start, self._model.max_states - self._batch.num_tokens)
+                self._batch.add(chunk.request.token_ids, start, num_tokens, sequence)
+                parts.append((cast("EmbeddingRequest", chunk.request), num_tokens))
+                start += num_tokens
+                if self._batch.num_tokens == self._model.max_states:
+                    self._add_states(parts)
+        if parts:
+            self._add_states(parts)
+
+    def _add_states(self, parts: list[tuple[EmbeddingRequest, int]]) -> None:
+        """Compute the batch and add the states of its parts to the sums of their requests."""
+        num_tokens = self._batch.num_tokens
+        self._batch.ask_for_all()
+        self._model.library.llama_set_embeddings(self._model.context, True)
+        try:
+            self._decode()
+        finally:
+            self._model.library.llama_set_embeddings(self._model.context, False)
+        address = self._model.library.llama_get_embeddings(self._model.context)
+        rows = np.ctypeslib.as_array((ctypes.c_float * self._model.state_size * num_tokens).from_address(address))
+        begin = 0
+        for request, num_rows in parts:
+            own = rows[begin : begin + num_rows]
+            begin += num_rows
+            if self._model.is_encoder and request.pooling != "mean":
+                own = own[:1] if request.pooling == "cls" else own[-1:]
+            request.state_sum += own.sum(axis=0, dtype=np.float64)
+        parts.clear()
 
     def _draw(self, requests: Sequence[AnswerRequest]) -> list[Sample]:
         if not requests:

@@ -70,7 +70,12 @@ class Sequences:
     def end_some(self) -> None:
         """Take the sequences of requests that gave their blocks up; to be called before each step."""
         for request in [request for request in self._running if not request.block_ids]:
-            self._end(self._running.pop(request))
+            held = self._running.pop(request)
+            if request.uses_cache:
+                self._end(held)
+            else:
+                self._ended.append(held)
+                self._drop(held)
 
     def place(self, chunk: Chunk) -> tuple[int, int]:
         """Return the sequence of a request, and the first position of the chunk that is not in it yet."""
@@ -98,7 +103,7 @@ class Sequences:
 
     def _begin(self, request: Request) -> _Held:
         held = self._running[request] = _Held(self._free.pop(), request.token_ids)
-        source, num_alike = self._most_alike(request) if self._num_ended else (None, 0)
+        source, num_alike = self._most_alike(request) if self._num_ended and request.uses_cache else (None, 0)
         if source is not None:
             self._memory.copy(source.sequence, held.sequence, num_alike)
             held.num_tokens = held.num_placed = num_alike

@@ -24,7 +24,7 @@ class EmbeddingsRequest(Body):
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = Field(None, ge=1)
     user: ShortText | None = None
-    pooling: Literal["mean", "last"] | None = None
+    pooling: Literal["mean", "cls", "last"] | None = None
     normalize: bool | None = None
     priority: Literal["interactive", "batch"] | None = None
 
