@@ -70,7 +70,7 @@ def test_the_model_file_may_choose_the_pooling(loaded: LoadedModel, monkeypatch:
         (["a", [5, 5000]], {}, (UsageError, "prompt 1 of the list: .*5000 is not a token id")),
         (3, {}, (UsageError, "expected text or a list of token ids, found 3")),
         ("a", {"dimensions": 4}, (UsageError, "dimensions: expected 1 to 3")),
-        ("a", {"pooling": "max"}, (UsageError, "pooling: expected mean or last")),
+        ("a", {"pooling": "max"}, (UsageError, "pooling: expected mean, cls or last")),
         ("a", {"timeout": 0}, (UsageError, "timeout: expected seconds above 0")),
         ("a", {"priority": "high"}, (UsageError, "priority: expected interactive or batch")),
     ],

@@ -243,9 +243,10 @@ def test_a_vector_is_cut_before_it_is_normalised() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"pooling": "max"}, "pooling: expected mean or last, found 'max'"),
+        ({"pooling": "max"}, "pooling: expected mean, cls or last, found 'max'"),
         ({"normalize": 1}, "normalize: expected True or False, found 1"),
         ({"dimensions": 0}, "dimensions: expected 1 to 3, the size of this model, found 0"),
+        ({"pooling": "cls"}, "pooling: 'cls' is for models that read in both directions"),
         ({"dimensions": 4}, "dimensions: .* found 4"),
         ({"dimensions": True}, "dimensions: .* found True"),
         ({"dimensions": 1.5}, "dimensions: .* found 1.5"),
@@ -253,10 +254,13 @@ def test_a_vector_is_cut_before_it_is_normalised() -> None:
 )
 def test_options_out_of_range(options: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError, match=text):
-        EmbeddingOptions(**options).check_dimensions(3)
+        EmbeddingOptions(**options).check(3)
 
 
 @pytest.mark.parametrize(("value", "pooling"), [(None, "mean"), (0, "mean"), (1, "mean"), (3, "last")])
 def test_the_file_chooses_the_pooling(value: int | None, pooling: str) -> None:
     assert default_pooling({} if value is None else {"qwen2.pooling_type": value}, "qwen2") == pooling
     assert default_pooling({"other.pooling_type": 3}, "qwen2") == "mean"
+    # The first token of a model that does not look ahead knows nothing of the text.
+    assert default_pooling({"qwen2.pooling_type": 2}, "qwen2") == "mean"
+    assert default_pooling({"bert.pooling_type": 2}, "bert", is_encoder=True) == "cls"

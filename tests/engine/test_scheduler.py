@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fakes import END_ID, FakeRunner, answer, make_request
+from fakes import END_ID, FakeRunner, answer, make_embedding_request, make_request
 from treadle.engine.block_pool import BlockPool
 from treadle.engine.engine import Engine
 from treadle.engine.plan import Sample, StepPlan, StepResult
@@ -48,6 +48,20 @@ def test_a_long_prompt_goes_in_chunks_and_a_decode_goes_first() -> None:
     ]
     assert short.block_ids == [0, 6]
     assert long.block_ids == [1, 2, 3, 4, 5]
+
+
+def test_prompts_that_are_not_cut_go_whole_and_one_beyond_a_step_alone() -> None:
+    scheduler = make_scheduler(30, cuts_prompts=False)
+    engine, runner = make_engine(scheduler)
+    for request_id, num_tokens in enumerate((5, 19, 4, 3)):
+        engine.submit(make_embedding_request(request_id, range(num_tokens)))
+    while scheduler.has_work:
+        engine.step()
+    assert [[(chunk.request.request_id, chunk.num_tokens) for chunk in plan.chunks] for plan in runner.plans] == [
+        [(0, 5), (3, 3)],
+        [(1, 19)],
+        [(2, 4)],
+    ]
 
 
 def test_a_prompt_waits_for_blocks_and_nobody_overtakes_it() -> None:

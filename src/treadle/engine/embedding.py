@@ -60,17 +60,18 @@ class EmbeddingOptions:
 
     def __post_init__(self) -> None:
         if self.pooling is not None and self.pooling not in get_args(Pooling):
-            raise UsageError(f"pooling: expected {', '.join(get_args(Pooling))}, found {self.pooling!r:.80}")
+            raise UsageError(f"pooling: expected mean, cls or last, found {self.pooling!r:.80}")
         if not isinstance(self.normalize, bool):
             raise UsageError(f"normalize: expected True or False, found {self.normalize!r:.80}")
 
-    def check_pooling(self, *, embeds_only: bool) -> None:
-        """Refuse the first token's state of a model in which that token sees no other one; raises UsageError."""
+    def check(self, hidden_size: int, *, embeds_only: bool = False) -> None:
+        """Refuse what a model does not give: more dimensions than its states have, or a first state that saw nothing.
+
+        Raises:
+            UsageError: Something is refused.
+        """
         if self.pooling == "cls" and not embeds_only:
             raise UsageError("pooling: 'cls' is for models that read in both directions, and this one does not")
-
-    def check_dimensions(self, hidden_size: int) -> None:
-        """Refuse more dimensions than a state of the model has; raises UsageError."""
         found = self.dimensions
         if found is None:
             return

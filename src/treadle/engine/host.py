@@ -12,7 +12,6 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,7 +33,7 @@ from treadle.engine.prefix_cache import PrefixCache
 from treadle.engine.prepare import prepare_conversation
 from treadle.engine.prompt import EncodedPrompt, Prompt, PromptReader
 from treadle.engine.request import AnswerRequest, Priority, Request, Sampler, Times, TokenEvent
-from treadle.engine.sampling import SamplingParams
+from treadle.engine.sampling import SamplingParams, choice_seed
 from treadle.engine.scheduler import Scheduler
 from treadle.engine.service import Service
 from treadle.engine.statistics import EngineStats, MeteredRunner, StepMeter
@@ -64,14 +63,7 @@ class ModelHost:
         self.report = loaded.report
         self.tokenizer = loaded.tokenizer
         self.grammars = Grammars(loaded.tokenizer)
-        self._embeds_only = self.report.embeds_only
-        self.prompts = PromptReader(
-            self.report.name,
-            loaded.tokenizer,
-            loaded.template,
-            context=self.context,
-            embeds_only=self._embeds_only,
-        )
+        self.prompts = PromptReader.of(loaded)
         pool = BlockPool(self.report.memory_plan.num_blocks, KV_BLOCK_TOKENS)
         self.scheduler = Scheduler(
             pool,
@@ -80,7 +72,7 @@ class ModelHost:
             max_batch_tokens=MAX_BATCH_TOKENS,
             max_num_requests=self.report.batching.max_num_requests,
             slowdown=self.report.batching.slowdown,
-            cuts_prompts=not self._embeds_only,
+            cuts_prompts=not self.report.embeds_only,
         )
         self._runner: ModelRunner | None = loaded.runner
         self.adapters = Adapters(
@@ -115,7 +107,7 @@ class ModelHost:
             UsageError: The model gives no answers, or the prompt is empty or leaves no room for one in the context.
             CapacityError: The KV blocks could not hold it even if it were alone.
         """
-        if self._embeds_only:
+        if self.report.embeds_only:
             raise answers_refused(self.report.name)
         num_prompt_tokens = len(prompt.token_ids)
         limit = self.context if params.max_tokens is None else num_prompt_tokens + params.max_tokens
@@ -138,7 +130,7 @@ class ModelHost:
         spell = None if params.logprobs is None else self._speller(prompt)
         answers = []
         for index in range(params.n):
-            sampler = self._runner.create_sampler(params, _choice_seed(seed, index), prompt.token_ids)
+            sampler = self._runner.create_sampler(params, choice_seed(seed, index), prompt.token_ids)
             request = self._request(prompt, params, service, sampler=sampler, max_length=max_length, deliver=deliver)
             request.begin()
             parser = None if prompt.parser is None else prompt.parser()
@@ -169,8 +161,7 @@ class ModelHost:
         """
         if self._runner is None:
             raise closed_error()
-        options.check_pooling(embeds_only=self._embeds_only)
-        options.check_dimensions(self._runner.hidden_size)
+        options.check(self._runner.hidden_size, embeds_only=self.report.embeds_only)
         self.scheduler.check(len(prompt.token_ids), None)
 
     def submit_embedding(
@@ -290,10 +281,3 @@ def _end(thread: EngineThread, block_store: TieredStore | None) -> None:
     thread.close()
     if block_store is not None:
         block_store.close()
-
-
-def _choice_seed(seed: int, index: int) -> int:
-    """Return the seed of one of several answers: that of the request for the first, unrelated ones for the others."""
-    if index == 0:
-        return seed
-    return int.from_bytes(blake2b(f"{seed}/{index}".encode(), digest_size=8).digest(), "little")

@@ -14,6 +14,7 @@ from treadle.engine.embedding import answers_refused
 from treadle.errors import UsageError
 
 if TYPE_CHECKING:
+    from treadle.engine.load import LoadedModel
     from treadle.models.chat_template import ChatTemplate
     from treadle.models.tokenizer import Tokenizer
     from treadle.models.tool_dialects import AnswerParser
@@ -64,6 +65,18 @@ class PromptReader:
         self._template = template
         self._context = context
         self._embeds_only = embeds_only
+
+    @classmethod
+    def of(cls, loaded: LoadedModel) -> PromptReader:
+        """Return what reads the prompts of a loaded model."""
+        report = loaded.report
+        return cls(
+            report.name,
+            loaded.tokenizer,
+            loaded.template,
+            context=report.memory_plan.context,
+            embeds_only=report.embeds_only,
+        )
 
     @property
     def has_chat_template(self) -> bool:

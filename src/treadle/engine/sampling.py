@@ -5,13 +5,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from numbers import Real
 from typing import Any
 
 from treadle.engine.form import AnswerForm
 from treadle.errors import UsageError
 
-__all__ = ["DEFAULT_MAX_TOKENS", "SamplingParams"]
+__all__ = ["DEFAULT_MAX_TOKENS", "SamplingParams", "choice_seed"]
 
 DEFAULT_MAX_TOKENS = 512
 MAX_ANSWERS = 128
@@ -166,3 +167,10 @@ def _stop_strings(value: object) -> tuple[str, ...]:
     if not all(isinstance(text, str) and text for text in texts):
         raise _refusal("stop", value, expected)
     return tuple(texts)
+
+
+def choice_seed(seed: int, index: int) -> int:
+    """Return the seed of one of several answers: that of the request for the first, unrelated ones for the others."""
+    if index == 0:
+        return seed
+    return int.from_bytes(blake2b(f"{seed}/{index}".encode(), digest_size=8).digest(), "little")

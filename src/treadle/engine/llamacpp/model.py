@@ -44,7 +44,7 @@ class LlamaCppModel:
 
     Raises:
         ModelFileError: llama.cpp does not take the file; says why.
-        UnsupportedModelError: It does, but the model neither writes a text from its beginning nor turns it into vectors.
+        UnsupportedModelError: It does, but the model neither writes a text token after token nor turns it into vectors.
         CapacityError: There is not enough memory.
     """
 

@@ -160,7 +160,7 @@ class LlamaCppRunner:
         return create_sampler(self._model.vocab_size, params, seed, prompt_ids)
 
     def run(self, plan: StepPlan) -> StepResult:
-        """Compute every chunk of ``plan`` without the interpreter's lock: in one call, but for tokens whose states count.
+        """Compute every chunk of ``plan`` without the interpreter's lock: in one call, but for states that are wanted.
 
         Raises:
             CapacityError: llama.cpp found no cells for the tokens.

@@ -1,0 +1,177 @@
+"""Embeddings through llama.cpp: of encoders, which do nothing else, and of models that answer as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as Format
+from gguf import PoolingType
+from numpy.typing import NDArray
+
+from command import treadle
+from oracles.foreign_model import ForeignModel
+from oracles.tiny_bert import VOCABULARY, TinyBert
+from oracles.tiny_model import TinyModel
+from running_server import RunningServer
+from treadle import LLM, SamplingParams, UnsupportedModelError, UsageError
+from treadle.errors import ContextError
+from treadle.server.settings import ServerSettings
+
+TEXT = "The inns, cat sat."
+TEXTS = [f"{'the river ' * (index % 23)}cat" for index in range(60)]
+REFUSAL = "tiny bert turns texts into vectors and gives no answers"
+
+
+@pytest.fixture(scope="module")
+def bert_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return TinyBert().write(tmp_path_factory.mktemp("bert") / "bert.gguf")
+
+
+@pytest.fixture(scope="module")
+def bert(bert_path: Path) -> Iterator[LLM]:
+    with LLM(bert_path, threads=1) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
+    with LLM(ForeignModel().write(tmp_path_factory.mktemp("foreign") / "foreign.gguf"), threads=1) as llm:
+        yield llm
+
+
+def unit(vector: NDArray[Any]) -> NDArray[Any]:
+    return vector / np.linalg.norm(vector)
+
+
+def test_words_are_cut_into_pieces_between_the_tokens_of_a_text(bert: LLM) -> None:
+    assert [VOCABULARY[token_id] for token_id in bert.tokenize(TEXT)] == [
+        *("[CLS]", "▁the", "▁inn", "s", "▁,", "▁cat", "▁sat", "▁.", "[SEP]")
+    ]
+    cls, sep = (VOCABULARY.index(text) for text in ("[CLS]", "[SEP]"))
+    written = bert.tokenize("[CLS] the [SEP]")
+    assert (written.count(cls), written.count(sep)) == (1, 1)
+    assert bert.tokenize("") == []
+    assert bert.detokenize(bert.tokenize("the cat")).strip() == "the cat"
+
+
+@pytest.mark.parametrize(
+    ("in_file", "pooling"),
+    [(PoolingType.MEAN, "mean"), (PoolingType.CLS, "cls"), (PoolingType.LAST, "last"), (None, "mean")],
+)
+def test_an_encoder_gives_the_vectors_of_the_paper(tmp_path: Path, in_file: PoolingType | None, pooling: str) -> None:
+    model = TinyBert(pooling=in_file)
+    with LLM(model.write(tmp_path / "bert.gguf"), threads=1) as llm:
+        assert llm.report.pooling == pooling
+        assert llm.report.engine.reason == ("engine: llama.cpp, for architecture 'bert' reads texts in both directions")
+        for text in (TEXT, "a", TEXTS[22]):
+            states = model.states(llm.tokenize(text))
+            expected = {"mean": states.mean(axis=0), "cls": states[0], "last": states[-1]}
+            assert llm.embed(text) @ unit(expected[pooling]) > 0.9999
+            for name, vector in expected.items():
+                found = llm.embed(text, pooling=name, normalize=False)  # type: ignore[call-overload]
+                np.testing.assert_allclose(found, vector, atol=0.02)
+
+
+def test_texts_share_the_calls_and_keep_their_vectors(bert: LLM) -> None:
+    before = bert.stats().scheduler.num_steps
+    together = bert.embed(TEXTS)
+    assert bert.stats().scheduler.num_steps - before <= 8
+    assert together.shape == (60, 32)
+    np.testing.assert_allclose(together, [bert.embed(text) for text in TEXTS], atol=0.002)
+
+
+def test_a_text_longer_than_a_usual_step_is_read_in_one_piece(tmp_path: Path) -> None:
+    model = TinyBert(context_length=700)
+    with LLM(model.write(tmp_path / "long.gguf"), threads=1) as llm:
+        texts = ["cat", "the river " * 340, "the inn"]
+        for text, vector in zip(texts, llm.embed(texts), strict=True):
+            assert vector @ unit(model.states(llm.tokenize(text)).mean(axis=0)) > 0.9999
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("the " * 63, ContextError, "65 tokens; a context of 64 has room for 64"),
+        ("the " * 9999, ContextError, "far more than 64 tokens"),
+        ("", UsageError, "is empty"),
+    ],
+)
+def test_texts_that_do_not_fit_are_refused(bert: LLM, text: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        bert.embed(text)
+    assert bert.embed("the " * 62).shape == (32,)
+
+
+def test_an_encoder_gives_no_answers(bert: LLM, bert_path: Path) -> None:
+    messages = [{"role": "user", "content": "the"}]
+    for ask in (lambda: bert.generate("the"), lambda: bert.chat(messages), lambda: list(bert.stream("the"))):
+        with pytest.raises(UsageError, match=REFUSAL):
+            ask()
+    refused = treadle("run", "the", "-m", bert_path)
+    assert (refused.code, refused.out) == (1, "")
+    assert refused.err.startswith(f"error: {REFUSAL}\nhint: use `LLM.embed`, or `treadle serve`")
+
+
+def test_files_that_llama_cpp_would_compute_otherwise_are_refused(tmp_path: Path, bert_path: Path) -> None:
+    with pytest.raises(UnsupportedModelError, match="rates pairs of texts"):
+        LLM(TinyBert(pooling=PoolingType.RANK).write(tmp_path / "rank.gguf"))
+    with pytest.raises(UnsupportedModelError, match=r"reads texts in both directions\n.*leave the engine open"):
+        LLM(bert_path, engine="native")
+
+
+def test_a_server_embeds_and_says_that_it_does_nothing_else(bert: LLM, bert_path: Path) -> None:
+    server = RunningServer(bert_path, ServerSettings(), context=64, engine="llamacpp")
+    try:
+        with httpx.Client(base_url=server.url, timeout=60) as http:
+            assert [model["id"] for model in http.get("/v1/models").json()["data"]] == ["smollm2"]
+            answer = http.post("/v1/embeddings", json={"model": "smollm2", "input": TEXTS[:20]}).json()
+            found = [item["embedding"] for item in answer["data"]]
+            np.testing.assert_allclose(found, bert.embed(TEXTS[:20]), atol=0.002)
+            refused = http.post("/v1/embeddings", json={"input": ["cat", "the " * 63]})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
+            chat = {"model": "smollm2", "messages": [{"role": "user", "content": "the"}], "max_tokens": 4}
+            for path, body in (
+                ("/v1/chat/completions", chat),
+                ("/v1/chat/completions", {**chat, "stream": True}),
+                ("/v1/completions", {"prompt": "the"}),
+                ("/v1/responses", {"input": "the"}),
+                ("/v1/messages", chat),
+            ):
+                refused = http.post(path, json=body)
+                assert refused.status_code == 400, path
+                assert REFUSAL in refused.text
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_a_model_that_answers_embeds_as_the_core_does(tmp_path: Path, pooling: Any) -> None:
+    path = TinyModel(format=Format.F32).write(tmp_path / "exact.gguf")
+    texts = ["the inn", "the inn in the " * 60, "in"]
+    found = []
+    for engine in ("native", "llamacpp"):
+        with LLM(path, engine=engine, threads=1) as llm:
+            found.append(llm.embed(texts, pooling=pooling))
+    assert np.min(np.sum(found[0] * found[1], axis=1)) > 0.999
+    assert found[0][0] @ found[0][1] < 0.999
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_a_model_of_unknown_architecture_embeds_between_answers(foreign: LLM, pooling: Any) -> None:
+    greedy = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+    expected = foreign.generate("the inn", greedy).token_ids
+    together = foreign.embed(TEXTS, pooling=pooling)
+    for text, vector in list(zip(TEXTS, together, strict=True))[::9]:
+        np.testing.assert_allclose(foreign.embed(text, pooling=pooling), vector, atol=0.01)
+    with foreign.stream("the inn", SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)) as stream:
+        first = [token_id for _ in range(3) for token_id in next(stream).token_ids]
+        foreign.embed(TEXTS[:6], pooling=pooling)
+    assert first == expected[: len(first)]
+    assert foreign.generate("the inn", greedy).token_ids == expected
+    with pytest.raises(UsageError, match="'cls' is for models that read in both directions"):
+        foreign.embed("the", pooling="cls")
