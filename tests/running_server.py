@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -13,7 +13,7 @@ import uvicorn
 from treadle.engine.contract import AsyncEngine
 from treadle.engine.open_engine import open_engine
 from treadle.server.app import create_app
-from treadle.server.hub import ModelHub
+from treadle.server.hub import AdapterSource, ModelHub
 from treadle.server.serve import uvicorn_options
 from treadle.server.settings import ServerSettings
 from treadle.server.spans import Spans
@@ -34,6 +34,7 @@ class RunningServer:
         others: Mapping[str, str] = MappingProxyType({}),
         spans: Spans | None = None,
         engine: str | None = None,
+        adapters: Sequence[AdapterSource] = (),
     ) -> None:
         # One thread of llama.cpp, whose threads wait for each other in a hurry: that takes long beside other tests.
         threads = 1 if engine == "llamacpp" else None
@@ -41,7 +42,7 @@ class RunningServer:
         async def load(source: str) -> AsyncEngine:
             return await open_engine(source, context=context, engine=engine, threads=threads)
 
-        self.hub = ModelHub({MODEL: str(source), **others}, load, idle_unload=settings.idle_unload)
+        self.hub = ModelHub({MODEL: str(source), **others}, load, idle_unload=settings.idle_unload, adapters=adapters)
         app = create_app(self.hub, settings, spans=spans)
         config = uvicorn.Config(app, port=0, lifespan="on", **uvicorn_options(app.state.server))
         self._server = uvicorn.Server(config)

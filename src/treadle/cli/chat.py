@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from treadle.cli import options
+from treadle.cli.adapters import load_adapter
 from treadle.cli.answer import print_answer
 from treadle.cli.console import console
 from treadle.cli.loading import open_model
@@ -53,6 +54,7 @@ def chat(
     repetition_penalty: options.RepetitionPenalty = SamplingParams.repetition_penalty,
     seed: options.Seed = None,
     stop: options.Stop = None,
+    adapter: options.Adapter = None,
     context: options.Context = None,
     memory: options.Memory = None,
     ram_cache: options.RamCache = None,
@@ -102,15 +104,16 @@ def chat(
     ) as llm:
         if not llm.has_chat_template:
             raise UsageError(f"{llm.name} has no chat template", hint='type `treadle run --raw -m MODEL "text"`')
-        _Conversation(llm, params, system).hold()
+        _Conversation(llm, params, system, load_adapter(llm, adapter)).hold()
 
 
 class _Conversation:
     """The turns so far, and the loop that adds to them."""
 
-    def __init__(self, llm: LLM | RemoteLLM, params: SamplingParams, system: str | None) -> None:
+    def __init__(self, llm: LLM | RemoteLLM, params: SamplingParams, system: str | None, adapter: str | None) -> None:
         self._llm = llm
         self._params = params
+        self._chosen: dict[str, Any] = {} if adapter is None else {"adapter": adapter}
         self._system = system
         self._turns: list[dict[str, str]] = []
         self._last: Completion | None = None
@@ -160,7 +163,7 @@ class _Conversation:
         opening = [] if self._system is None else [{"role": "system", "content": self._system}]
         said: list[str] = []
         try:
-            with self._llm.stream([*opening, *self._turns], self._params) as stream:
+            with self._llm.stream([*opening, *self._turns], self._params, **self._chosen) as stream:
                 self._last = print_answer(stream, said)
             console.detail(closing_line(self._last, self._llm))
         except KeyboardInterrupt:

@@ -14,11 +14,15 @@ from treadle.cli.console import console
 __all__ = [
     "DEFAULT_MODEL",
     "Adapt",
+    "Adapter",
+    "AdapterMemory",
+    "Adapters",
     "Context",
     "DiskCache",
     "Engine",
     "HugePages",
     "KvType",
+    "MaxAdapters",
     "MaxTokens",
     "Memory",
     "MinP",
@@ -84,6 +88,19 @@ RamCache = Annotated[
 DiskCache = Annotated[
     str | None, typer.Option("--disk-cache", help="Disk for prompts computed before, such as 4GiB; none by default.")
 ]
+Adapter = Annotated[
+    str | None, typer.Option("--adapter", help="LoRA adapter that answers, as PATH or PATH@SCALE of a GGUF file.")
+]
+Adapters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--adapter", help="LoRA adapter of the first model, as NAME=PATH or NAME=PATH@SCALE; may be given again."
+    ),
+]
+AdapterMemory = Annotated[
+    str | None, typer.Option("--adapter-memory", help="Memory set aside for adapters; by default what is left.")
+]
+MaxAdapters = Annotated[int | None, typer.Option("--max-adapters", help="Most adapters in memory; 16 by default.")]
 KvType = Annotated[
     str | None,
     typer.Option("--kv-type", help="How the context is kept: f16, or q8_0, which takes half the memory."),

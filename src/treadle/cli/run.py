@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from treadle.cli import options
+from treadle.cli.adapters import load_adapter
 from treadle.cli.answer import print_answer
 from treadle.cli.console import console
 from treadle.cli.loading import open_model
@@ -49,6 +50,7 @@ def run(
     repetition_penalty: options.RepetitionPenalty = SamplingParams.repetition_penalty,
     seed: options.Seed = None,
     stop: options.Stop = None,
+    adapter: options.Adapter = None,
     context: options.Context = None,
     memory: options.Memory = None,
     ram_cache: options.RamCache = None,
@@ -98,8 +100,13 @@ def run(
         adapt=adapt,
         mlock=mlock,
     ) as llm:
+        name = load_adapter(llm, adapter)
         request = _request(llm, text, system=system, is_raw=raw)
-        completion = _print_json(llm, request, params) if as_json else _print_stream(llm, request, params, started)
+        chosen = {} if name is None else {"adapter": name}
+        if as_json:
+            completion = _print_json(llm, request, params, chosen)
+        else:
+            completion = _print_stream(llm, request, params, chosen, started)
         if completion.finish_reason == "length":
             console.note("the answer was cut: --max-tokens or the context was reached")
         console.note(closing_line(completion, llm))
@@ -130,15 +137,19 @@ def _request(llm: LLM | RemoteLLM, text: str, *, system: str | None, is_raw: boo
     return messages if system is None else [{"role": "system", "content": system}, *messages]
 
 
-def _print_json(llm: LLM | RemoteLLM, request: Request, params: SamplingParams) -> Completion:
-    completion = llm.generate(request, params) if isinstance(request, str) else llm.chat(request, params)
+def _print_json(llm: LLM | RemoteLLM, request: Request, params: SamplingParams, chosen: dict[str, Any]) -> Completion:
+    completion = (
+        llm.generate(request, params, **chosen) if isinstance(request, str) else llm.chat(request, params, **chosen)
+    )
     console.out(json.dumps(completion_facts(completion, llm), ensure_ascii=False))
     return completion
 
 
-def _print_stream(llm: LLM | RemoteLLM, request: Request, params: SamplingParams, started: float) -> Completion:
+def _print_stream(
+    llm: LLM | RemoteLLM, request: Request, params: SamplingParams, chosen: dict[str, Any], started: float
+) -> Completion:
     asked = time.perf_counter() - started
-    with llm.stream(request, params) as stream:
+    with llm.stream(request, params, **chosen) as stream:
         completion = print_answer(stream)
     first_token = asked + completion.timings.queued_seconds + completion.timings.prefill_seconds
     console.detail(f"first token {first_token:.2f} s after the start of the command")

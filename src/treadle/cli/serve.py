@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from treadle.cli import options
+from treadle.cli.adapters import read_adapters
 from treadle.cli.console import console
 from treadle.config import Settings, parse_bytes
 from treadle.engine.batching import DEFAULT_SLOWDOWN
@@ -57,6 +58,9 @@ def serve(
     ] = None,
     allow_public: Annotated[
         bool, _access("--allow-public", help="Listen beyond this machine without any key.")
+    ] = False,
+    allow_adapter_loading: Annotated[
+        bool, _access("--allow-adapter-loading", help="Let clients load adapters from files of this machine.")
     ] = False,
     cors_origin: Annotated[
         list[str] | None, _access("--cors-origin", help="Origin of pages that may call; may be given again.")
@@ -111,6 +115,9 @@ def serve(
     measure: Annotated[
         bool, typer.Option("--measure/--no-measure", help="Measure the machine's limits while nothing runs.")
     ] = True,
+    adapter: options.Adapters = None,
+    adapter_memory: options.AdapterMemory = None,
+    max_adapters: options.MaxAdapters = None,
     context: options.Context = None,
     memory: options.Memory = None,
     ram_cache: options.RamCache = None,
@@ -148,6 +155,7 @@ def serve(
     The server listens on this machine only, unless told otherwise. Ctrl-C or SIGTERM ends it once running answers are
     done.
     """
+    from treadle.server.hub import AdapterSource  # noqa: PLC0415
     from treadle.server.logs import configure_logs  # noqa: PLC0415  slow to import
     from treadle.server.serve import serve as run_server  # noqa: PLC0415
     from treadle.server.settings import ServerSettings  # noqa: PLC0415
@@ -157,6 +165,7 @@ def serve(
         port=port,
         api_keys=_api_keys(api_key_file),
         allow_public=allow_public,
+        allow_adapter_loading=allow_adapter_loading,
         cors_origins=tuple(cors_origin or ()),
         allowed_hosts=tuple(name.lower() for name in allowed_host or ()),
         tls_certificate=tls_cert,
@@ -188,6 +197,8 @@ def serve(
             "memory": memory,
             "ram_cache": ram_cache,
             "disk_cache": disk_cache or _usual_disk_cache(),
+            "adapter_memory": adapter_memory,
+            "max_adapters": max_adapters,
             "kv_type": kv_type,
             "max_num_requests": max_num_requests,
             "slowdown": slowdown or None,
@@ -200,6 +211,7 @@ def serve(
             "adapt": adapt,
             "mlock": mlock,
         },
+        adapters=[AdapterSource(*each) for each in read_adapters(adapter)],
         on_ready=_log.info if log_json else console.note,
     )
 

@@ -24,6 +24,7 @@ from treadle.server.metrics import Metrics
 from treadle.server.record import RequestRecord
 from treadle.server.response_store import ResponseStore
 from treadle.server.routes import (
+    adapters,
     chat,
     completions,
     dashboard,
@@ -34,6 +35,7 @@ from treadle.server.routes import (
     responses,
     tokenize,
 )
+from treadle.server.schema.adapters import LoadAdapterRequest, UnloadAdapterRequest
 from treadle.server.schema.chat import ChatRequest
 from treadle.server.schema.completions import CompletionRequest
 from treadle.server.schema.embeddings import EmbeddingsRequest
@@ -47,16 +49,18 @@ from treadle.server.watch import AnswerWatch, Watch
 
 __all__ = ["create_app"]
 
-_ROUTES = (chat, completions, dashboard, embeddings, messages, metrics, models, responses, tokenize)
+_ROUTES = (adapters, chat, completions, dashboard, embeddings, messages, metrics, models, responses, tokenize)
 _BODIES = (
     ChatRequest,
     CompletionRequest,
     CountTokensRequest,
     DetokenizeRequest,
     EmbeddingsRequest,
+    LoadAdapterRequest,
     MessagesRequest,
     ResponsesRequest,
     TokenizeRequest,
+    UnloadAdapterRequest,
 )
 _IDLE_CHECK_SECONDS = 5.0
 

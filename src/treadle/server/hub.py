@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from treadle.engine.remote.address import is_engine_url
-from treadle.errors import CapacityError
+from treadle.errors import CapacityError, UsageError
 from treadle.server.errors import ApiError, shutting_down
 from treadle.server.observers import ObserveModel, Observers
 from treadle.server.recent import RecentRequests
@@ -22,12 +22,25 @@ from treadle.server.recent import RecentRequests
 if TYPE_CHECKING:
     from treadle.engine.contract import AnswerObserver, AsyncEngine, OpenTimings
 
-__all__ = ["ModelHub", "ServedModel"]
+__all__ = ["AdapterSource", "InUse", "ModelHub", "ServedModel"]
+
+
+@dataclass(frozen=True)
+class AdapterSource:
+    """An adapter (LoRA) that clients name as a model; ``scale`` multiplies the one its file gives."""
+
+    name: str
+    path: str
+    scale: float = 1.0
+    created: int = field(default_factory=lambda: int(time.time()))
 
 
 @dataclass
 class ServedModel:
-    """One model by the name clients use, loaded or not. ``num_users`` requests keep it from being unloaded."""
+    """One model by the name clients use, loaded or not. ``num_users`` requests keep it from being unloaded.
+
+    Its ``adapters``, by name, are read again whenever it is loaded.
+    """
 
     name: str
     source: str
@@ -37,6 +50,23 @@ class ServedModel:
     last_used: float = 0.0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     recent: RecentRequests = field(default_factory=RecentRequests)
+    adapters: dict[str, AdapterSource] = field(default_factory=dict)
+
+
+class InUse(NamedTuple):
+    """What a request holds while it runs: a model, its engine, and the adapter that was named, if one was.
+
+    ``name`` is the one that was asked for.
+    """
+
+    model: ServedModel
+    engine: AsyncEngine
+    adapter: str | None
+
+    @property
+    def name(self) -> str:
+        """Return the name that clients use for what answers."""
+        return self.adapter or self.model.name
 
 
 class ModelHub:
@@ -45,6 +75,7 @@ class ModelHub:
     Args:
         sources: What to load, by the name that clients use; the first is the default.
         load: Loads a source.
+        adapters: Of the default model.
         idle_unload: Seconds without a request after which a model is unloaded; ``None`` keeps it.
         clock: A monotonic clock in seconds.
     """
@@ -54,10 +85,14 @@ class ModelHub:
         sources: Mapping[str, str],
         load: Callable[[str], Awaitable[AsyncEngine]],
         *,
+        adapters: Sequence[AdapterSource] = (),
         idle_unload: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.models = {name: ServedModel(name, source) for name, source in sources.items()}
+        for adapter in adapters:
+            self._refuse_taken(adapter.name)
+            self.default.adapters[adapter.name] = adapter
         self._load = load
         self._idle_unload = idle_unload
         self._clock = clock
@@ -78,19 +113,19 @@ class ModelHub:
         return [model for model in self.models.values() if model.engine is not None]
 
     def find(self, name: str | None) -> ServedModel:
-        """Return the model of that name; raises ApiError 404 when there is none."""
+        """Return the model of that name, or with an adapter of that name; raises ApiError 404 when there is none."""
         if name is None:
             return self.default
-        try:
-            return self.models[name]
-        except KeyError:
-            known = ", ".join(self.models)
-            text = f"there is no model {name!r:.80} here; this server has {known}"
-            raise ApiError(404, text, param="model", code="model_not_found") from None
+        for model in self.models.values():
+            if name == model.name or name in model.adapters:
+                return model
+        known = ", ".join([*self.models, *(each for model in self.models.values() for each in model.adapters)])
+        text = f"there is no model {name!r:.80} here; this server has {known}"
+        raise ApiError(404, text, param="model", code="model_not_found")
 
     @asynccontextmanager
-    async def use(self, name: str | None) -> AsyncIterator[tuple[ServedModel, AsyncEngine]]:
-        """Hold a model, loaded if need be, for as long as a request runs.
+    async def use(self, name: str | None) -> AsyncIterator[InUse]:
+        """Hold a model, loaded if need be, for as long as a request runs; an adapter's name stands for its model.
 
         Raises:
             ApiError: There is no model of that name.
@@ -101,10 +136,32 @@ class ModelHub:
             raise shutting_down()
         model.num_users += 1
         try:
-            yield model, await self._loaded(model)
+            engine = await self._loaded(model)
+            yield InUse(model, engine, name if name in model.adapters else None)
         finally:
             model.num_users -= 1
             model.last_used = self._clock()
+
+    async def load_adapter(self, model: ServedModel, adapter: AdapterSource) -> None:
+        """Read an adapter of a model and offer it under its name.
+
+        Raises:
+            UsageError: The name is taken, or as ``AsyncEngine.load_adapter`` does.
+            TreadleError: The adapter or its model could not be loaded.
+        """
+        self._refuse_taken(adapter.name)
+        async with self.use(model.name) as held:
+            await held.engine.load_adapter(adapter.name, adapter.path, adapter.scale)
+            model.adapters[adapter.name] = adapter
+
+    async def unload_adapter(self, name: str) -> None:
+        """Offer an adapter no more; raises ApiError 404 when there is none of that name."""
+        model = self.find(name)
+        if name not in model.adapters:
+            raise ApiError(404, f"{name!r:.80} is no adapter", param="lora_name", code="model_not_found")
+        del model.adapters[name]
+        if model.engine is not None:
+            await model.engine.unload_adapter(name)
 
     async def load_default(self) -> None:
         """Load the model for requests that name none, if it is not; raises TreadleError when it cannot be."""
@@ -129,9 +186,20 @@ class ModelHub:
     async def _loaded(self, model: ServedModel) -> AsyncEngine:
         async with model.lock:
             if model.engine is None:
-                model.engine = await self._load_making_room(model)
-                model.engine.observe = partial(self._observe, model)
+                engine = await self._load_making_room(model)
+                try:
+                    for adapter in model.adapters.values():
+                        await engine.load_adapter(adapter.name, adapter.path, adapter.scale)
+                except BaseException:
+                    await engine.close()
+                    raise
+                engine.observe = partial(self._observe, model)
+                model.engine = engine
             return model.engine
+
+    def _refuse_taken(self, name: str) -> None:
+        if any(name == model.name or name in model.adapters for model in self.models.values()):
+            raise UsageError(f"there is a model or an adapter called {name} already", hint="choose another name")
 
     def _observe(self, model: ServedModel, num_prompt_tokens: int | None, timings: OpenTimings) -> AnswerObserver:
         told = [observe(model.name, num_prompt_tokens, timings) for observe in self.observers]

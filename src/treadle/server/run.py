@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from treadle.engine.request import Priority
     from treadle.engine.sampling import SamplingParams
     from treadle.models.tool_dialects import Part
-    from treadle.server.hub import ModelHub, ServedModel
+    from treadle.server.hub import InUse, ModelHub
 
 __all__ = ["AnswerRun", "Piece"]
 
@@ -51,13 +51,12 @@ class AnswerRun(AsyncIterator[Piece]):
         self._stream: AnswerStream | None = None
         self._first: Piece | None = None
         self.usage = Usage()
-        self.model: ServedModel
-        self.engine: AsyncEngine
+        self.held: InUse
 
     async def open(self, name: str | None) -> AsyncEngine:
         """Hold the model of that name, loading it if need be."""
-        self.model, self.engine = await self._stack.enter_async_context(self._hub.use(name))
-        return self.engine
+        self.held = await self._stack.enter_async_context(self._hub.use(name))
+        return self.held.engine
 
     async def start(
         self,
@@ -70,7 +69,9 @@ class AnswerRun(AsyncIterator[Piece]):
         """Queue the request and wait for the first piece, so that failures until then have a status of their own."""
         max_calls = None if conversation.is_parallel else 1
         self._readers = [ChoiceReader(max_calls=max_calls) for _ in range(params.n)]
-        self._stream = await self.engine.answer(conversation, params, priority=priority, timeout=timeout)
+        self._stream = await self.held.engine.answer(
+            conversation, params, priority=priority, timeout=timeout, adapter=self.held.adapter
+        )
         self._num_open = params.n
         self._first = await anext(self, None)
         self.usage.read_prompt(self._stream)

@@ -11,7 +11,7 @@ import signal
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ import uvicorn
 from treadle.engine.open_engine import open_engine
 from treadle.errors import UsageError
 from treadle.server.app import create_app
-from treadle.server.hub import ModelHub
+from treadle.server.hub import AdapterSource, ModelHub
 from treadle.server.protocol import guarded_protocol
 from treadle.server.settings import ServerSettings
 from treadle.server.spans import open_spans
@@ -43,6 +43,7 @@ def serve(
     settings: ServerSettings,
     load_options: LoadOptions,
     *,
+    adapters: Sequence[AdapterSource] = (),
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
     """Load the first model and serve until SIGINT or SIGTERM; what runs then may finish within ``drain_timeout``.
@@ -51,6 +52,7 @@ def serve(
         sources: What to load by the name clients use.
         settings: How to serve.
         load_options: How to load each model.
+        adapters: Those of the first model.
         on_ready: Called with a line that says what is served, and where, once requests are accepted.
 
     Raises:
@@ -60,7 +62,7 @@ def serve(
     _check_tls(settings)
     listener = _listen(settings)
     with listener:
-        asyncio.run(_serve(listener, sources, settings, load_options, on_ready))
+        asyncio.run(_serve(listener, sources, settings, load_options, adapters=adapters, on_ready=on_ready))
 
 
 async def _serve(
@@ -68,13 +70,15 @@ async def _serve(
     sources: Mapping[str, str],
     settings: ServerSettings,
     load_options: LoadOptions,
+    *,
+    adapters: Sequence[AdapterSource],
     on_ready: Callable[[str], None] | None,
 ) -> None:
     async def load(source: str) -> AsyncEngine:
         return await open_engine(source, **load_options)
 
     spans = open_spans(settings.otel_endpoint)
-    hub = ModelHub(sources, load, idle_unload=settings.idle_unload)
+    hub = ModelHub(sources, load, adapters=adapters, idle_unload=settings.idle_unload)
     await hub.load_default()  # a model that cannot be loaded ends the command, not the first request
     app = create_app(hub, settings, spans=spans)
     state: ServerState = app.state.server
@@ -83,7 +87,8 @@ async def _serve(
         host, port = listener.getsockname()[:2]
         scheme = "https" if settings.tls_certificate else "http"
         url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-        server.on_started = lambda: on_ready(f"serving {', '.join(sources)} at {url}")
+        names = [*sources, *(adapter.name for adapter in adapters)]
+        server.on_started = lambda: on_ready(f"serving {', '.join(names)} at {url}")
     await server.serve(sockets=[listener])
 
 

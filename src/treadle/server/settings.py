@@ -53,6 +53,8 @@ class ServerSettings:
     max_output_tokens: int | None = None
     max_embedding_inputs: int = 2048
     request_timeout: float | None = 600.0
+    # routes/adapters.py
+    allow_adapter_loading: bool = False
     # hub.py
     idle_unload: float | None = None
     # response_store.py

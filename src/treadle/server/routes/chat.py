@@ -156,7 +156,7 @@ class _Writer:
             "id": f"chatcmpl-{secrets.token_hex(12)}",
             "object": "chat.completion.chunk" if body.stream else "chat.completion",
             "created": int(time.time()),
-            "model": run.model.name,
+            "model": run.held.name,
         }
         self._texts = [sse.TextEvents(partial(self._text_content, index)) for index in range(self.num_choices)]
 

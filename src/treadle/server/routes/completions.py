@@ -28,8 +28,8 @@ from treadle.server.usage import Usage
 
 if TYPE_CHECKING:
     from treadle.engine.completion import Completion, CompletionChunk, TokenLogprob
-    from treadle.engine.contract import AnswerStream, AsyncEngine
-    from treadle.server.hub import ServedModel
+    from treadle.engine.contract import AnswerStream
+    from treadle.server.hub import InUse
 
 __all__ = ["router"]
 
@@ -67,31 +67,32 @@ class _Run:
         self._offsets: dict[int, int] = {}
         self._num_tokens: dict[int, int] = {}
         self._options = body.stream_options or StreamOptions()
-        self._model: ServedModel
-        self._engine: AsyncEngine
+        self._held: InUse
         self._head: dict[str, Any] = {}
 
     async def start(self, state: ServerState) -> None:
         """Queue every prompt; wait for the first chunk of a stream, so that failures have a status of their own."""
         body = self._body
-        self._model, self._engine = await self._stack.enter_async_context(state.hub.use(body.model))
+        self._held = await self._stack.enter_async_context(state.hub.use(body.model))
         self._prompts = _prompts(body.prompt)
         if body.echo:
             self._echoes = [await self._text(prompt) for prompt in self._prompts]
         params = body.sampling(
-            vocab_size=self._engine.vocab_size,
+            vocab_size=self._held.engine.vocab_size,
             max_tokens=state.settings.output_limit(body.max_tokens),
             logprobs=body.logprobs,
         )
         priority, timeout = body.priority or "interactive", state.settings.request_timeout
         for prompt in self._prompts:
-            stream = await self._engine.answer(prompt, params, priority=priority, timeout=timeout)
+            stream = await self._held.engine.answer(
+                prompt, params, priority=priority, timeout=timeout, adapter=self._held.adapter
+            )
             self._streams.append(stream)
         self._head = {
             "id": f"cmpl-{secrets.token_hex(12)}",
             "object": "text_completion",
             "created": int(time.time()),
-            "model": self._model.name,
+            "model": self._held.name,
         }
         if body.stream:
             self._chunks = _merge(self._streams)
@@ -145,7 +146,7 @@ class _Run:
         return list(enumerate(echo for echo in echoes for _ in range(self._num_each)))
 
     async def _text(self, prompt: str | list[int]) -> str:
-        return prompt if isinstance(prompt, str) else await self._engine.detokenize(prompt)
+        return prompt if isinstance(prompt, str) else await self._held.engine.detokenize(prompt)
 
     def _event(self, index: int, text: str, chunk: CompletionChunk | None = None) -> bytes:
         offset = self._offsets.get(index, 0)

@@ -44,14 +44,18 @@ async def embeddings(request: Request) -> Response:
 
 
 async def _respond(state: ServerState, body: EmbeddingsRequest) -> Response:
-    async with state.hub.use(body.model) as (model, engine):
-        watch = EmbeddingWatch(model.name, len(body.inputs), state.metrics)
+    async with state.hub.use(body.model) as held:
+        if held.adapter is not None:
+            raise UsageError(
+                f"{held.adapter} is an adapter, and texts are embedded without", hint=f"name {held.model.name}"
+            )
+        watch = EmbeddingWatch(held.name, len(body.inputs), state.metrics)
         try:
-            found = await _embed(engine, body, watch, state.settings.request_timeout)
+            found = await _embed(held.engine, body, watch, state.settings.request_timeout)
         except BaseException as error:
             watch.ended(error)
             raise
-        name = model.name
+        name = held.name
     # Thousands of vectors are megabytes of JSON: not in the loop that all streams share.
     content = await asyncio.to_thread(_render, name, found, body.encoding_format or "float")
     return Response(content, media_type="application/json")

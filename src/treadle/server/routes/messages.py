@@ -54,8 +54,8 @@ async def count_tokens(request: Request) -> dict[str, int]:
     """Return how many tokens the prompt of a conversation has, tools included."""
     state = state_of(request)
     body = await read_body(request, CountTokensRequest, state.settings)
-    async with state.hub.use(body.model) as (_, engine):
-        return {"input_tokens": len(await engine.tokenize(read_conversation(body)))}
+    async with state.hub.use(body.model) as held:
+        return {"input_tokens": len(await held.engine.tokenize(read_conversation(body)))}
 
 
 async def _start(run: AnswerRun, body: MessagesRequest, state: ServerState) -> None:
@@ -109,7 +109,7 @@ class _Message:
             "id": self._id,
             "type": "message",
             "role": "assistant",
-            "model": self._run.model.name,
+            "model": self._run.held.name,
             "content": self._blocks,
             "stop_reason": self._stop_reason,
             "stop_sequence": self._stop_sequence,
@@ -174,7 +174,7 @@ class _Message:
         if piece.finish_reason == "tool_calls":
             self._stop_reason = "tool_use"
         elif piece.finish_reason == "length":
-            context = self._run.engine.context
+            context = self._run.held.engine.context
             is_full = context is not None and usage.prompt_tokens + usage.completion_tokens >= context
             self._stop_reason = "model_context_window_exceeded" if is_full else "max_tokens"
         elif piece.stop_reason is not None:

@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
-from treadle.server.hub import ServedModel
+from treadle.server.hub import AdapterSource, ServedModel
 from treadle.server.state import state_of
 
 __all__ = ["router"]
@@ -20,14 +20,18 @@ router = APIRouter(tags=["models"])
 
 @router.get("/v1/models", summary="List the models")
 async def list_models(request: Request) -> dict[str, Any]:
-    """Return every model of this server, loaded or not."""
-    return {"object": "list", "data": [_facts(model) for model in state_of(request).hub.models.values()]}
+    """Return every model of this server, loaded or not, and its adapters after it."""
+    facts = []
+    for model in state_of(request).hub.models.values():
+        facts += [_facts(model), *(_adapter_facts(model, adapter) for adapter in model.adapters.values())]
+    return {"object": "list", "data": facts}
 
 
 @router.get("/v1/models/{name:path}", summary="Describe a model")
 async def get_model(request: Request, name: str) -> dict[str, Any]:
-    """Return one model."""
-    return _facts(state_of(request).hub.find(name))
+    """Return one model, or one adapter."""
+    model = state_of(request).hub.find(name)
+    return _adapter_facts(model, model.adapters[name]) if name in model.adapters else _facts(model)
 
 
 @router.get("/health", summary="Tell whether the process lives")
@@ -49,3 +53,7 @@ def _facts(model: ServedModel) -> dict[str, Any]:
     if model.engine is not None:
         facts["context_length"] = model.engine.context
     return facts
+
+
+def _adapter_facts(model: ServedModel, adapter: AdapterSource) -> dict[str, Any]:
+    return {**_facts(model), "id": adapter.name, "created": adapter.created, "root": adapter.path, "parent": model.name}

@@ -158,7 +158,7 @@ class _Response:
             "status": self.status,
             "error": self._error,
             "incomplete_details": {"reason": "max_output_tokens"} if self.status == "incomplete" else None,
-            "model": self._run.model.name,
+            "model": self._run.held.name,
             "output": self._output.items,
             "usage": self._usage() if self.status != "in_progress" else None,
             "instructions": body.instructions,

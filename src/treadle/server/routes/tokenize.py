@@ -20,9 +20,9 @@ async def tokenize(request: Request) -> dict[str, Any]:
     """Return the token ids of a text, or of a conversation as the model's template renders it."""
     state = state_of(request)
     body = await read_body(request, TokenizeRequest, state.settings)
-    async with state.hub.use(body.model) as (_, engine):
-        tokens = await engine.tokenize(body.conversation or body.prompt or "")
-        return {"tokens": tokens, "count": len(tokens), "max_model_len": engine.context}
+    async with state.hub.use(body.model) as held:
+        tokens = await held.engine.tokenize(body.conversation or body.prompt or "")
+        return {"tokens": tokens, "count": len(tokens), "max_model_len": held.engine.context}
 
 
 @router.post("/detokenize", openapi_extra=body_schema(DetokenizeRequest), summary="Put tokens together")
@@ -30,5 +30,5 @@ async def detokenize(request: Request) -> dict[str, Any]:
     """Return the text of token ids; control tokens have none."""
     state = state_of(request)
     body = await read_body(request, DetokenizeRequest, state.settings)
-    async with state.hub.use(body.model) as (_, engine):
-        return {"prompt": await engine.detokenize(body.tokens)}
+    async with state.hub.use(body.model) as held:
+        return {"prompt": await held.engine.detokenize(body.tokens)}
