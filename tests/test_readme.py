@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 import treadle
+from oracles.tiny_adapter import TinyAdapter
+from oracles.tiny_model import TinyModel
 from running_server import MODEL, RunningServer
 from treadle.models.manifest import StoredFile, StoredModel
 from treadle.models.store import ModelStore
@@ -23,6 +25,8 @@ from treadle.server.settings import ServerSettings
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs/guides").glob("*.md"))]
+# The shape of the model that the guides load adapters for.
+SMOLLM2 = TinyModel(hidden_size=576, num_heads=9, num_kv_heads=3, head_dim=64, feed_forward_size=1536, num_layers=30)
 
 pytestmark = pytest.mark.model
 
@@ -79,13 +83,15 @@ def same_words(some: str, other: str) -> bool:
 
 @pytest.mark.parametrize("block", [*blocks("python")])
 def test_python_block(block: str, shell: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Scripts succeed and say nothing on stderr; those that talk to a server find one."""
+    """Scripts succeed and say nothing on stderr; those that talk to a server, or load adapters, find them."""
     for package in re.findall(r"^from (langchain_openai|llama_index)\b", block, re.MULTILINE):
         pytest.importorskip(package)
     script = tmp_path / "block.py"
     if "127.0.0.1:8080" in block:
         url = request.getfixturevalue("server").url
         block = block.replace("http://127.0.0.1:8080", url).replace("smollm2:135m", MODEL)
+    for name in re.findall(r"load_adapter\(.*\"(\w+\.gguf)\"", block):
+        TinyAdapter(rank=1).write(tmp_path / name, SMOLLM2)
     script.write_text(block)
     run = subprocess.run(
         [sys.executable, script], env=shell, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
