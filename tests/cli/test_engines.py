@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from command import Terminal, plain_numbers, treadle
+from command import plain_numbers, treadle
 from oracles.foreign_model import ForeignModel
 
 CLOSING_LINE = "prompt N tokens at N tok/s, answer N tokens at N tok/s, N GB/s, peak memory N MB"
-NOTES = ("engine: llama.cpp, for architecture 'gptneox' is not one this core runs (", CLOSING_LINE)
+NOTES = ("engine: llama.cpp, for architecture 'gptneox' is not one this core runs", CLOSING_LINE)
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def test_run_says_in_one_line_why_llama_cpp_answers(foreign_path: Path) -> None:
     result = treadle("run", "the inn", "-m", foreign_path, "--raw", "--temperature", "0", "-n", "8", "-t", "1")
     assert (result.code, len(result.out) > 1) == (0, True)
     engine, *rest, closing = result.err.splitlines()
-    assert engine.startswith(NOTES[0])
+    assert engine == NOTES[0]
     assert plain_numbers(closing) == NOTES[1]
     assert all("was cut" in line for line in rest)
     quiet = treadle("run", "the inn", "-m", foreign_path, "--raw", "--temperature", "0", "-n", "8", "-q", "-t", "1")
@@ -40,16 +40,3 @@ def test_an_engine_that_cannot_is_refused_and_says_who_can(foreign_path: Path) -
 
 def test_show_tells_which_engine_it_would_be(foreign_path: Path) -> None:
     assert "llama.cpp, for architecture 'gptneox'" in json.loads(treadle("show", foreign_path, "--json").out)["engine"]
-
-
-@pytest.mark.model
-def test_ctrl_c_stops_an_answer_of_llama_cpp_and_at_the_prompt_leaves(smollm2_path: Path) -> None:
-    with Terminal("chat", "-m", smollm2_path, "--engine", "llamacpp", "-t1", "-n", "4000", "--verbose") as terminal:
-        terminal.wait_for("engine: llama.cpp, as asked for\n(.|\n)*> ")
-        terminal.send("Write a very long story about a dragon.\r")
-        terminal.wait_for("dragon(.|\n)*dragon")
-        terminal.send("\x03")
-        terminal.wait_for("stopped\n> ")
-        terminal.send("\x03")
-        assert terminal.wait() == 0
-        assert "Traceback" not in terminal.shown

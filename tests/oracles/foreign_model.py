@@ -8,6 +8,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Format
+from numpy.typing import NDArray
 
 from oracles.tiny_model import add_vocabulary, random_weights, vocabulary
 
@@ -45,10 +46,7 @@ class ForeignModel:
                 gain = 3.0 if name in ("token_embd.weight", "output.weight") else 1.0
                 weights = random_weights(shape, Format.Q8_0, gain / shape[1] ** 0.5, rng)
                 writer.add_tensor(name, weights, raw_dtype=Format.Q8_0)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        _finish(writer)
         return path
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -69,3 +67,69 @@ class ForeignModel:
         shapes |= {"output_norm.weight": (hidden,), "output_norm.bias": (hidden,)}
         shapes["output.weight"] = (len(vocabulary()), hidden)
         return shapes
+
+
+@dataclass(frozen=True)
+class RecurrentModel:
+    """A Mamba: no attention, no feed-forward; every layer keeps a state."""
+
+    hidden_size: int = 64
+    inner_size: int = 128
+    state_size: int = 16
+    num_layers: int = 2
+    seed: int = 0
+
+    def write(self, path: Path) -> Path:
+        writer = gguf.GGUFWriter(path, "mamba")
+        writer.add_name("tiny mamba")
+        writer.add_context_length(2048)
+        writer.add_embedding_length(self.hidden_size)
+        writer.add_block_count(self.num_layers)
+        writer.add_feed_forward_length(0)
+        writer.add_head_count(0)
+        writer.add_layer_norm_rms_eps(1e-5)
+        writer.add_ssm_conv_kernel(4)
+        writer.add_ssm_inner_size(self.inner_size)
+        writer.add_ssm_state_size(self.state_size)
+        writer.add_ssm_time_step_rank(8)
+        add_vocabulary(writer)
+        rng = np.random.default_rng(self.seed)
+        for name, shape in self.tensor_shapes().items():
+            writer.add_tensor(name, self._weights(name, shape, rng).astype(np.float32))
+        _finish(writer)
+        return path
+
+    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Every tensor with its shape, rows first."""
+        hidden, inner, state = self.hidden_size, self.inner_size, self.state_size
+        shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (len(vocabulary()), hidden)}
+        block = {
+            "attn_norm.weight": (hidden,),
+            "ssm_in.weight": (2 * inner, hidden),
+            "ssm_conv1d.weight": (inner, 4),
+            "ssm_conv1d.bias": (inner,),
+            "ssm_x.weight": (8 + 2 * state, inner),
+            "ssm_dt.weight": (inner, 8),
+            "ssm_dt.bias": (inner,),
+            "ssm_a": (inner, state),
+            "ssm_d": (inner,),
+            "ssm_out.weight": (hidden, inner),
+        }
+        for layer in range(self.num_layers):
+            shapes |= {f"blk.{layer}.{name}": shape for name, shape in block.items()}
+        return {**shapes, "output_norm.weight": (hidden,)}
+
+    def _weights(self, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float64]:
+        if name.endswith("ssm_a"):  # how fast states fade: below zero
+            return -np.exp(rng.uniform(0, 1.5, shape))
+        if len(shape) == 1:
+            return rng.normal(0.0 if name.endswith("bias") else 1.0, 0.1, shape)
+        gain = 3.0 if name == "token_embd.weight" else 1.0
+        return rng.normal(0, gain / shape[1] ** 0.5, shape)
+
+
+def _finish(writer: gguf.GGUFWriter) -> None:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

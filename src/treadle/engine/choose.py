@@ -5,6 +5,7 @@ Leaves to others: loading (``engine.load``) and the engines themselves.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -57,5 +58,6 @@ def choose_engine(file: ModelFile, wanted: str = "") -> EngineChoice:
             ) from None
         if find_library() is None:
             raise UnsupportedModelError(f"{file.path}: {problem}", hint=INSTALL_HINT) from None
-        return EngineChoice("llamacpp", f"engine: llama.cpp, for {problem}")
+        summary = re.sub(r" \([^()]*\)$", "", problem)  # without the list of what the core does run
+        return EngineChoice("llamacpp", f"engine: llama.cpp, for {summary}")
     return NATIVE

@@ -113,7 +113,7 @@ def plan_memory(
     disk_buffer_bytes = DISK_BUFFER_BYTES if has_disk_cache else 0
     scratch_bytes = _scratch_bytes(model, max_num_requests)
     fixed_bytes = file_bytes + scratch_bytes + ram_cache_bytes + disk_buffer_bytes + adapter_bytes
-    block_bytes = kv_block_bytes(model, kv_type)
+    block_bytes = max(1, kv_block_bytes(model, kv_type))
     largest_blocks = (budget.available_bytes - fixed_bytes) // block_bytes
     largest = min(model.context_length, largest_blocks * KV_BLOCK_TOKENS)
     if largest_blocks < 1 or (context or 0) > largest:
@@ -198,7 +198,8 @@ def _scratch_bytes(model: Hyperparameters, max_num_requests: int) -> int:
     # Of each expert of a token: its input, rounded, what is between its products, and what comes out.
     row_floats += model.num_experts_used * (2 * model.hidden_size + 2 * model.expert_feed_forward_size)
     logit_floats = min(max_num_requests, _MAX_LOGIT_ROWS) * model.vocab_size
-    return _FIXED_BYTES + 4 * (MAX_BATCH_TOKENS * row_floats + logit_floats)
+    state_bytes = max_num_requests * model.state_bytes_per_request
+    return _FIXED_BYTES + state_bytes + 4 * (MAX_BATCH_TOKENS * row_floats + logit_floats)
 
 
 def _blocks(num_tokens: int) -> int:

@@ -17,6 +17,7 @@ __all__ = ["Hyperparameters", "read_hyperparameters"]
 _MAX_LAYERS = 512
 _MAX_SIZE = 2**31 - 1
 _F16_BYTES = 2
+_F32_BYTES = 4
 
 _PROJECTIONS = ("attn_q", "attn_k", "attn_v", "attn_output")
 _PRODUCTS = ("ffn_gate", "ffn_up", "ffn_down")
@@ -75,6 +76,8 @@ class Hyperparameters:
     num_experts_used: int = 0
     """Of each token in a layer, 0 without experts; a shared one not included."""
     expert_feed_forward_size: int = 0
+    state_bytes_per_request: int = 0
+    """What a sequence takes, however long, in models with recurrent layers."""
 
 
 def read_hyperparameters(
@@ -110,7 +113,7 @@ class _Reader:
         num_kv_heads = self._layers("attention.head_count_kv", num_layers, default=num_heads)
         self._check_groups(num_heads, num_kv_heads)
         head_dim = self._head_dim(hidden_size, max(num_heads))
-        value_dim = self._number("attention.value_length", default=head_dim)
+        value_dim = self._number("attention.value_length", default=head_dim, at_least=min(1, head_dim))
         feed_forward_size = max(self._layers("feed_forward_length", num_layers))
         found = Hyperparameters(
             num_layers=num_layers,
@@ -122,16 +125,28 @@ class _Reader:
             context_length=self._number("context_length"),
             vocab_size=self._vocab_size(hidden_size),
             kv_bytes_per_token=sum(num_kv_heads) * (head_dim + value_dim) * _F16_BYTES,
+            state_bytes_per_request=self._state_bytes(num_layers),
             **self._experts(feed_forward_size),
         )
         self._check_layers(num_layers)
         return found
 
-    def _number(self, name: str, *, default: int | None = None, at_most: int = _MAX_SIZE) -> int:
+    @property
+    def _is_known(self) -> bool:
+        return self._architecture in _REQUIRED_TENSORS
+
+    def _state_bytes(self, num_layers: int) -> int:
+        """Bound what Mamba keeps of a sequence: a state and the last inputs of a convolution in each layer, float32."""
+        if f"{self._architecture}.ssm.inner_size" not in self._metadata:
+            return 0
+        width = self._number("ssm.state_size") + self._number("ssm.conv_kernel")
+        return num_layers * self._number("ssm.inner_size") * width * _F32_BYTES
+
+    def _number(self, name: str, *, default: int | None = None, at_least: int = 1, at_most: int = _MAX_SIZE) -> int:
         key = f"{self._architecture}.{name}"
         value = self._metadata.get(key, default)
-        if not _is_count(value, 1, at_most):
-            self._refuse(key, f"an integer from 1 to {at_most}", value)
+        if not _is_count(value, at_least, at_most):
+            self._refuse(key, f"an integer from {at_least} to {at_most}", value)
         return int(value)
 
     def _layers(self, name: str, num_layers: int, default: list[int] | None = None) -> list[int]:
@@ -139,13 +154,14 @@ class _Reader:
         key = f"{self._architecture}.{name}"
         value = self._metadata.get(key, default)
         if not isinstance(value, list):
-            return [self._number(name)] * num_layers
+            # Layers without attention or feed-forward are all that some models have; our core knows none of those.
+            return [self._number(name, at_least=1 if self._is_known else 0)] * num_layers
         if len(value) != num_layers:
             self._refuse(key, f"one number, or {num_layers}, one per layer", value)
         for item in value:
             if not _is_count(item, 0, _MAX_SIZE):
                 self._refuse(key, f"integers from 0 to {_MAX_SIZE}", item)
-        if not any(value):
+        if self._is_known and not any(value):
             self._refuse(key, "more than 0 in at least one layer", value[0])
         return value
 
@@ -158,6 +174,8 @@ class _Reader:
     def _head_dim(self, hidden_size: int, num_heads: int) -> int:
         if f"{self._architecture}.attention.key_length" in self._metadata:
             return self._number("attention.key_length")
+        if num_heads == 0:
+            return 0
         if hidden_size % num_heads != 0:
             expected = f"a multiple of attention.head_count, which is {num_heads}"
             self._refuse(f"{self._architecture}.embedding_length", expected, hidden_size)
@@ -186,7 +204,7 @@ class _Reader:
         for name in self._required_tensors(num_layers):
             if name not in self._shapes:
                 self._fail(f"tensor '{name}' is missing")
-        if self._architecture in _REQUIRED_TENSORS and (extra := self._first_tensor_past(num_layers)):
+        if self._is_known and (extra := self._first_tensor_past(num_layers)):
             key = f"{self._architecture}.block_count"
             self._refuse(key, f"more than the layer of tensor {_brief(extra)}", num_layers)
 
