@@ -179,3 +179,17 @@ def test_architectures_reports_what_one_engine_alone_shows(tmp_path: Path) -> No
     assert 0 < row["differences"]["treadle"] < 0.1
     assert row["failures"].keys() == {"llama.cpp"}
     assert "| llama | " in run.stdout
+
+
+@pytest.mark.slow
+def test_adapters_are_measured_beside_none(tmp_path: Path) -> None:
+    model = TinyModel(context_length=1024).write(tmp_path / "tiny.gguf")
+    report_path = tmp_path / "report.json"
+    options = ["--out", report_path, "--threads", "1", "--rounds", "2", "--streams", "3", "--adapters", "2"]
+    run = run_benchmark("adapters.py", model, *options, "--rank", "2", "--context", "8", "--prompt", "40")
+    works = json.loads(report_path.read_text())["works"]
+    assert [*works] == ["3 streams, 2 adapters", "prompt of 40, one adapter"]
+    for speeds in works.values():
+        assert [len(speeds[name]) for name in ("none", "adapters")] == [2, 2]
+        assert min(speeds["none"] + speeds["adapters"]) > 0
+    assert run.stdout.count("\n| ") == 4
