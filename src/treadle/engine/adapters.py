@@ -140,7 +140,7 @@ class Adapters:
         try:
             file_bytes = path.stat().st_size
         except OSError as error:
-            raise UsageError(f"adapter {name}: {path}: {error.strerror or error}") from None
+            raise _unreadable(path, error) from None
         with self._lock:
             if self._read is None:
                 raise _closed()
@@ -181,10 +181,16 @@ def _read(read: Callable[[Path, float], AdapterWeights], name: str, path: Path, 
         if stamp_files([path]) != stamp:
             raise UsageError(f"adapter {name}: {path} changes while it is read")
     except OSError as error:
-        raise UsageError(f"adapter {name}: {path}: {error.strerror or error}") from None
+        raise _unreadable(path, error) from None
     identity = blake2b(digest + pack("<f", scale), digest_size=16).digest()
     return Adapter(AdapterInfo(name, path, scale, weights.num_bytes), identity, weights)
 
 
 def _closed() -> UsageError:
     return UsageError("the model was closed", hint="load it again to go on")
+
+
+def _unreadable(path: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"adapter file {path}: {error.strerror or error}", hint="give the path of a GGUF file that holds a LoRA adapter"
+    )
