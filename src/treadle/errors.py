@@ -12,6 +12,7 @@ TreadleError
 ├── RemoteError         whoever runs the engine at a URL                        exit 1, HTTP 502
 ├── CapacityError       whoever sizes the machine: needed against available     exit 1, HTTP 503
 │   └── DeadlineError   the same: a request's time was up before its answer ended
+├── ToolError           a tool of an agent: the model is shown the text, the run goes on
 └── InternalError       us: a bug                                               exit 2, HTTP 500
 """
 
@@ -26,6 +27,7 @@ __all__ = [
     "ModelFileError",
     "RemoteError",
     "TemplateError",
+    "ToolError",
     "TreadleError",
     "UnsupportedModelError",
     "UsageError",
@@ -83,6 +85,10 @@ class CapacityError(TreadleError):
 
 class DeadlineError(CapacityError):
     """A request was not finished by the time its caller had set."""
+
+
+class ToolError(TreadleError):
+    """A tool that an agent called has failed; the text is shown to the model, and the run goes on."""
 
 
 class InternalError(TreadleError):
