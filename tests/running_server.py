@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+import pytest
 import uvicorn
 
 from treadle.engine.contract import AsyncEngine
@@ -20,6 +23,16 @@ from treadle.server.spans import Spans
 
 MODEL = "smollm2"
 CONTEXT = 1024
+
+
+def access_log(caplog: pytest.LogCaptureFixture, seconds: float = 30) -> list[logging.LogRecord]:
+    """The lines of the access log, of which at least one is waited for: it is written after the answer has gone out."""
+    deadline = time.monotonic() + seconds
+    while True:
+        lines = [record for record in caplog.records if record.name == "treadle.server.access"]
+        if lines or time.monotonic() > deadline:
+            return lines
+        threading.Event().wait(0.005)
 
 
 class RunningServer:

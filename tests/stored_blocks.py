@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from hashlib import blake2b
 from pathlib import Path
 
@@ -71,4 +72,6 @@ def open_store(
 
 
 def block_files(home: Path) -> list[Path]:
-    return sorted((home / "kv-cache").glob("*/*.kv"))
+    # Unlike a glob, a walk goes on when another thread removes a folder under it.
+    found = (Path(folder, name) for folder, _, names in os.walk(home / "kv-cache") for name in names)
+    return sorted(path for path in found if path.suffix == ".kv")

@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 from test_operation import leave, metrics, wait_until_idle
 
-from running_server import CONTEXT, RunningServer
+from running_server import CONTEXT, RunningServer, access_log
 from treadle.server.settings import ServerSettings
 
 pytestmark = pytest.mark.model
@@ -194,7 +194,9 @@ def test_keys_and_limits(strict: RunningServer) -> None:
 def test_the_log_tells_tokens_and_no_text(http: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="treadle.server.access"):
         embed(http, "a secret text")
-    fields = next(record.fields for record in caplog.records if getattr(record, "fields", {}).get("route") == PATH)
+        [record] = access_log(caplog)
+    fields = record.fields  # type: ignore[attr-defined]
+    assert fields["route"] == PATH
     assert (fields["model"], fields["finish"], fields["answer_tokens"]) == ("smollm2", "stop", 0)
     assert fields["prompt_tokens"] > 0
     assert "secret" not in json.dumps(fields)
