@@ -1,0 +1,292 @@
+"""Assembles the filter that keeps system calls with a history of holes from a sandboxed program.
+
+A deny-list, not an allow-list: the programs are anybody's compilers and interpreters, whose calls change with every
+libc, and what holds them is the namespaces and the missing capabilities; the filter only takes the kernel's rarely
+trodden paths out of reach. Calls younger than this list do not exist for the program, so a new kernel adds no hole.
+Who loads the filter (bubblewrap, or a child through ``install``) is for the modules beside this one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import struct
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from errno import EAFNOSUPPORT, ENOSYS, EPERM, EPROTONOSUPPORT
+from types import MappingProxyType
+
+from treadle.errors import UsageError
+
+__all__ = ["MACHINES", "Machine", "install", "program"]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A kind of processor: how the kernel names it to filters, and which column of ``SYSCALLS`` is its own."""
+
+    audit_arch: int
+    column: int
+
+
+MACHINES = MappingProxyType({"x86_64": Machine(0xC000003E, 0), "aarch64": Machine(0xC00000B7, 1)})
+
+# Numbers on x86-64 and AArch64; None: the machine has no such call.
+SYSCALLS: MappingProxyType[str, tuple[int | None, int | None]] = MappingProxyType(
+    {
+        # other processes' memory and descriptors
+        "ptrace": (101, 117),
+        "process_vm_readv": (310, 270),
+        "process_vm_writev": (311, 271),
+        "process_madvise": (440, 440),
+        "pidfd_getfd": (438, 438),
+        "kcmp": (312, 272),
+        "migrate_pages": (256, 238),
+        "move_pages": (279, 239),
+        # file systems and namespaces
+        "mount": (165, 40),
+        "umount2": (166, 39),
+        "pivot_root": (155, 41),
+        "chroot": (161, 51),
+        "open_tree": (428, 428),
+        "open_tree_attr": (467, 467),
+        "move_mount": (429, 429),
+        "fsopen": (430, 430),
+        "fsconfig": (431, 431),
+        "fsmount": (432, 432),
+        "fspick": (433, 433),
+        "mount_setattr": (442, 442),
+        "setns": (308, 268),
+        "name_to_handle_at": (303, 264),
+        "open_by_handle_at": (304, 265),
+        "fanotify_init": (300, 262),
+        "quotactl": (179, 60),
+        "quotactl_fd": (443, 443),
+        "sysfs": (139, None),
+        "lookup_dcookie": (212, 18),
+        # the kernel itself
+        "bpf": (321, 280),
+        "perf_event_open": (298, 241),
+        "userfaultfd": (323, 282),
+        "add_key": (248, 217),
+        "request_key": (249, 218),
+        "keyctl": (250, 219),
+        "init_module": (175, 105),
+        "finit_module": (313, 273),
+        "delete_module": (176, 106),
+        "kexec_load": (246, 104),
+        "kexec_file_load": (320, 294),
+        "syslog": (103, 116),
+        "uselib": (134, None),
+        "modify_ldt": (154, None),
+        # the machine
+        "iopl": (172, None),
+        "ioperm": (173, None),
+        "swapon": (167, 224),
+        "swapoff": (168, 225),
+        "reboot": (169, 142),
+        "acct": (163, 89),
+        "vhangup": (153, 58),
+        "settimeofday": (164, 170),
+        "clock_settime": (227, 112),
+        "adjtimex": (159, 171),
+        "clock_adjtime": (305, 266),
+        "sethostname": (170, 161),
+        "setdomainname": (171, 162),
+        # answered with ENOSYS
+        "clone3": (435, 435),
+        "openat2": (437, 437),
+        "io_uring_setup": (425, 425),
+        "io_uring_enter": (426, 426),
+        "io_uring_register": (427, 427),
+        # judged by their arguments
+        "openat": (257, 56),
+        "open": (2, None),
+        "creat": (85, None),
+        "chmod": (90, None),
+        "fchmod": (91, 52),
+        "fchmodat": (268, 53),
+        "fchmodat2": (452, 452),
+        "mknod": (133, None),
+        "mknodat": (259, 33),
+        "ioctl": (16, 29),
+        "clone": (56, 220),
+        "unshare": (272, 97),
+        "personality": (135, 92),
+        "socket": (41, 198),
+        "socketpair": (53, 199),
+        # memory that belongs to no process
+        "memfd_create": (319, 279),
+        "shmget": (29, 194),
+    }
+)
+# Their structures lie in memory, where a filter cannot look (clone3: namespaces; openat2: set-user-ID files) or which
+# holds calls of its own (io_uring). ENOSYS is what programs expect of older kernels, and they fall back.
+MISSING = ("clone3", "openat2", "io_uring_setup", "io_uring_enter", "io_uring_register")
+SHARED_MEMORY = ("memfd_create", "shmget")
+NEWEST = 469  # file_setattr; the numbers are the same on both machines since 424
+
+NAMESPACE_FLAGS = 0x7E02_0000  # CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}
+NEW_TIME = 0x80  # CLONE_NEWTIME; to clone itself these bits are a signal number
+O_CREAT, O_TMPFILE_BIT = 0o100, 0o20_000_000
+SET_ID_BITS = 0o6000
+FILE_TYPE, CHARACTER_DEVICE, BLOCK_DEVICE = 0o170_000, 0o020_000, 0o060_000
+# Typing into the caller's terminal (TIOCSTI, and TIOCLINUX through a selection), and loading a line discipline.
+TERMINAL_REQUESTS = {"TIOCSTI": 0x5412, "TIOCLINUX": 0x541C, "TIOCSETD": 0x5423}
+PLAIN_PERSONALITIES = (0, 0xFFFF_FFFF)  # Linux, and the question which one it is
+AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
+# IP, ICMP, TCP, UDP, ICMPv6 and multipath TCP, which Go tries first; not SCTP, DCCP, L2TP, SMC and the like.
+INTERNET_PROTOCOLS = (0, 1, 6, 17, 58, 262)
+NETLINK_ROUTE = 0  # asked by getaddrinfo and getifaddrs; the other families are how firewalls and audit are set
+
+# Opcodes of classic BPF, and what a filter may answer (linux/bpf_common.h, linux/seccomp.h).
+LOAD, AND, RETURN = 0x20, 0x54, 0x06
+IF_EQUAL, IF_ABOVE, IF_ANY_BIT = 0x15, 0x25, 0x45
+KILL_PROCESS, ERRNO, ALLOWED = 0x8000_0000, 0x0005_0000, 0x7FFF_0000
+# Offsets in struct seccomp_data; of the 64-bit arguments the kernel reads the low half here, so the filter does too.
+NUMBER, ARCH, ARGUMENTS = 0, 4, 16
+
+Code = list[tuple[int, int, int, int]]  # opcode, instructions to skip if true, if false, operand
+
+
+def program(machine: str | None = None, *, has_shared_memory: bool = True) -> bytes:
+    """The filter as an array of ``struct sock_filter``, for ``machine`` (this one by default).
+
+    Without ``has_shared_memory`` memory that outlives the processes' own (memfd, System V) is refused too: nothing
+    but a control group counts it. Raises UsageError for a machine without a table.
+    """
+    name = machine or platform.machine()
+    known = MACHINES.get(name)
+    if known is None:
+        raise UsageError(f"there is no system call filter for {name!r}; there is for {' and '.join(MACHINES)}")
+    code = [
+        _load(ARCH),
+        *_unless(known.audit_arch, [(RETURN, 0, 0, KILL_PROCESS)]),  # the 32-bit entry has other numbers
+        _load(NUMBER),
+        *_when(IF_ABOVE, NEWEST, [_fail(ENOSYS)]),  # also every call of the x32 ABI, which starts at 1 << 30
+    ]
+    bodies = _judged() | {call: [_fail(ENOSYS)] for call in MISSING}
+    if has_shared_memory:
+        bodies |= {call: [_allow()] for call in SHARED_MEMORY}
+    bodies |= {call: [_fail(EPERM)] for call in SYSCALLS if call not in bodies}
+    for call, body in bodies.items():
+        number = SYSCALLS[call][known.column]
+        code += [] if number is None else _when(IF_EQUAL, number, body)
+    code.append(_allow())
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
+
+
+def _judged() -> dict[str, Code]:
+    """What decides about a call by its arguments; those that programs make often come first."""
+    return {
+        "openat": _opening(flags=2, mode=3),
+        "open": _opening(flags=1, mode=2),
+        "ioctl": [_load(_argument(1)), *_refuse_equal(TERMINAL_REQUESTS.values()), _allow()],
+        "clone": _refuse_bits(0, NAMESPACE_FLAGS),
+        "socket": _socket(),
+        "socketpair": _socket(),
+        "creat": _refuse_bits(1, SET_ID_BITS),
+        "chmod": _refuse_bits(1, SET_ID_BITS),
+        "fchmod": _refuse_bits(1, SET_ID_BITS),
+        "fchmodat": _refuse_bits(2, SET_ID_BITS),
+        "fchmodat2": _refuse_bits(2, SET_ID_BITS),
+        "mknod": _node(mode=1),
+        "mknodat": _node(mode=2),
+        "unshare": _refuse_bits(0, NAMESPACE_FLAGS | NEW_TIME),
+        "personality": [
+            _load(_argument(0)),
+            *(instruction for known in PLAIN_PERSONALITIES for instruction in _when(IF_EQUAL, known, [_allow()])),
+            _fail(EPERM),
+        ],
+    }
+
+
+def _opening(*, flags: int, mode: int) -> Code:
+    """Refuses to create set-user-ID files: in a workspace they would be the owner's on the host, too."""
+    return [
+        _load(_argument(flags)),
+        *_when(IF_ANY_BIT, O_CREAT | O_TMPFILE_BIT, _refuse_bits(mode, SET_ID_BITS)),
+        _allow(),
+    ]
+
+
+def _node(*, mode: int) -> Code:
+    devices = _refuse_equal((CHARACTER_DEVICE, BLOCK_DEVICE))
+    set_ids = _when(IF_ANY_BIT, SET_ID_BITS, [_fail(EPERM)])
+    return [_load(_argument(mode)), *set_ids, (AND, 0, 0, FILE_TYPE), *devices, _allow()]
+
+
+def _socket() -> Code:
+    """Local and internet sockets, and the one netlink family that libc asks for the routes."""
+    protocol = _load(_argument(2))
+    internet = [
+        protocol,
+        *(instruction for known in INTERNET_PROTOCOLS for instruction in _when(IF_EQUAL, known, [_allow()])),
+        _fail(EPROTONOSUPPORT),
+    ]
+    netlink = [protocol, *_when(IF_EQUAL, NETLINK_ROUTE, [_allow()]), _fail(EPROTONOSUPPORT)]
+    return [
+        _load(_argument(0)),
+        *_when(IF_EQUAL, AF_UNIX, [_allow()]),
+        *_when(IF_EQUAL, AF_INET, internet),
+        *_when(IF_EQUAL, AF_INET6, internet),
+        *_when(IF_EQUAL, AF_NETLINK, netlink),
+        _fail(EAFNOSUPPORT),
+    ]
+
+
+def _refuse_bits(argument: int, bits: int) -> Code:
+    return [_load(_argument(argument)), *_when(IF_ANY_BIT, bits, [_fail(EPERM)]), _allow()]
+
+
+def _refuse_equal(values: Iterable[int]) -> Code:
+    return [instruction for value in values for instruction in _when(IF_EQUAL, value, [_fail(EPERM)])]
+
+
+def _when(test: int, operand: int, body: Code) -> Code:
+    """``body`` if the test holds for what was loaded last; it must end in an answer on every path."""
+    return [(test, 0, len(body), operand), *body]
+
+
+def _unless(operand: int, body: Code) -> Code:
+    return [(IF_EQUAL, len(body), 0, operand), *body]
+
+
+def _load(offset: int) -> tuple[int, int, int, int]:
+    return (LOAD, 0, 0, offset)
+
+
+def _argument(index: int) -> int:
+    return ARGUMENTS + 8 * index + (0 if sys.byteorder == "little" else 4)
+
+
+def _fail(errno: int) -> tuple[int, int, int, int]:
+    return (RETURN, 0, 0, ERRNO | errno)
+
+
+def _allow() -> tuple[int, int, int, int]:
+    return (RETURN, 0, 0, ALLOWED)
+
+
+def install(filter_program: bytes) -> None:
+    """Puts this process and its coming children under the filter, for good, without new privileges.
+
+    Raises OSError with the kernel's reason.
+    """
+    set_no_new_privileges, set_seccomp, filter_mode = 38, 22, 2  # linux/prctl.h
+    libc = ctypes.CDLL(None, use_errno=True)
+    instructions = ctypes.create_string_buffer(filter_program, len(filter_program))
+
+    class Program(ctypes.Structure):
+        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+
+    described = Program(len(filter_program) // 8, ctypes.addressof(instructions))
+    for arguments in (
+        (set_no_new_privileges, 1, 0, 0, 0),
+        (set_seccomp, filter_mode, ctypes.addressof(described), 0, 0),
+    ):
+        if libc.prctl(*map(ctypes.c_ulong, arguments)) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, f"the system call filter could not be set: {os.strerror(number)}")
