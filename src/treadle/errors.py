@@ -12,6 +12,7 @@ TreadleError
 ├── RemoteError         whoever runs the engine at a URL                        exit 1, HTTP 502
 ├── CapacityError       whoever sizes the machine: needed against available     exit 1, HTTP 503
 │   └── DeadlineError   the same: a request's time was up before its answer ended
+├── SandboxUnavailableError   whoever sets the machine up: code cannot be isolated here   exit 1
 ├── ToolError           a tool of an agent: the model is shown the text, the run goes on
 └── InternalError       us: a bug                                               exit 2, HTTP 500
 """
@@ -26,6 +27,7 @@ __all__ = [
     "InternalError",
     "ModelFileError",
     "RemoteError",
+    "SandboxUnavailableError",
     "TemplateError",
     "ToolError",
     "TreadleError",
@@ -89,6 +91,10 @@ class DeadlineError(CapacityError):
 
 class ToolError(TreadleError):
     """A tool that an agent called has failed; the text is shown to the model, and the run goes on."""
+
+
+class SandboxUnavailableError(TreadleError):
+    """This machine has nothing to isolate a model's code with, or something forbids it; the hint is the way out."""
 
 
 class InternalError(TreadleError):
