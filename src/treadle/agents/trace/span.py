@@ -1,0 +1,171 @@
+"""A span is a piece of a task's time: what was done, from when to when, on how much CPU, within which other span.
+
+Leaves to others: keeping spans (``record``), and what they add up to (``summary``).
+"""
+
+from __future__ import annotations
+
+import time
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Literal, Protocol, get_args
+
+from treadle.agents.trace.cpu import MODEL_CPU, CpuMark, mark_cpu, read_cpu
+
+__all__ = ["KINDS", "AttributeValue", "Recorder", "Span", "SpanKind", "current_span", "span"]
+
+SpanKind = Literal[
+    "task", "turn", "model", "queue", "prefill", "decode", "parse", "dispatch", "tool", "sandbox", "network", "wait"
+]
+KINDS: tuple[SpanKind, ...] = get_args(SpanKind)
+AttributeValue = str | int | float | bool
+
+_MAX_TEXT = 2000
+_NS = 1_000_000_000
+_CURRENT: ContextVar[Span | None] = ContextVar("treadle_span", default=None)
+
+
+class Recorder(Protocol):
+    """Keeps the spans of a task."""
+
+    def reserve(self) -> int | None:
+        """Return the id of a new span, None if there is no room for it."""
+
+    def record(self, span: Span) -> None:
+        """Keep a span that has ended."""
+
+
+class Span:
+    """A piece of a task's time, measured from ``with`` to its end, or elsewhere and given to ``add``.
+
+    ``start_ns`` and ``end_ns`` are those of ``time.perf_counter_ns``, 0 before they are known. ``cpu_seconds`` leaves
+    out what spans within it have, and is None where it cannot be told: code that waits in an event loop shares its
+    thread with other tasks. That of a "model" span is an even part of what this process used while the model was asked.
+
+    A span may be opened in any thread or task, but not around the ``yield`` of a generator, whose caller would find
+    itself inside of it. Text in ``attributes`` is cut after 2000 characters.
+    """
+
+    __slots__ = (
+        "_inner_cpu_ns",
+        "_mark",
+        "_outer",
+        "_recorder",
+        "attributes",
+        "cpu_seconds",
+        "end_ns",
+        "kind",
+        "name",
+        "parent_id",
+        "span_id",
+        "start_ns",
+    )
+
+    def __init__(
+        self,
+        kind: SpanKind,
+        name: str,
+        attributes: dict[str, AttributeValue],
+        *,
+        recorder: Recorder | None = None,
+        span_id: int = 0,
+        parent_id: int | None = None,
+    ) -> None:
+        self.kind = kind
+        self.name = name
+        self.attributes = attributes
+        self.span_id = span_id
+        self.parent_id = parent_id
+        self.start_ns = 0
+        self.end_ns = 0
+        self.cpu_seconds: float | None = None
+        self._recorder = recorder
+        self._inner_cpu_ns = 0
+        self._outer: Span | None = None
+        self._mark: CpuMark | float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Return how long it lasted, in wall seconds."""
+        return (self.end_ns - self.start_ns) / _NS
+
+    def add(
+        self,
+        kind: SpanKind,
+        name: str,
+        start_ns: int,
+        end_ns: int,
+        *,
+        cpu_seconds: float | None = None,
+        **attributes: AttributeValue,
+    ) -> Span:
+        """Add a span within this one that was measured elsewhere, and return it."""
+        made = _child(self, kind, name, attributes)
+        made.start_ns, made.end_ns, made.cpu_seconds = start_ns, max(start_ns, end_ns), cpu_seconds
+        made._record()
+        return made
+
+    def __enter__(self) -> Span:
+        if self._recorder is not None:
+            self._outer = _CURRENT.get()
+            _CURRENT.set(self)
+            self._mark = MODEL_CPU.enter() if self.kind == "model" else mark_cpu()
+            self.start_ns = time.perf_counter_ns()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._recorder is None:
+            return
+        self.end_ns = time.perf_counter_ns()
+        self._read_cpu()
+        if kind is not None:
+            self.attributes.setdefault("error", kind.__name__)
+        if _CURRENT.get() is self:
+            _CURRENT.set(self._outer)
+        self._outer = None
+        self._record()
+
+    def _read_cpu(self) -> None:
+        mark = self._mark
+        if isinstance(mark, float):
+            self.cpu_seconds = MODEL_CPU.leave(mark) / _NS
+            return
+        assert mark is not None
+        cpu_ns = read_cpu(mark)
+        if cpu_ns is None:
+            return
+        own_ns = cpu_ns - self._inner_cpu_ns
+        self.cpu_seconds = own_ns / _NS
+        MODEL_CPU.exclude(own_ns)
+        outer = self._outer
+        if outer is not None and isinstance(outer._mark, CpuMark) and outer._mark.thread_id == mark.thread_id:
+            outer._inner_cpu_ns += cpu_ns
+
+    def _record(self) -> None:
+        if self._recorder is None:
+            return
+        for name, value in self.attributes.items():
+            if isinstance(value, str) and len(value) > _MAX_TEXT:
+                self.attributes[name] = value[:_MAX_TEXT] + "…"
+        self._recorder.record(self)
+
+
+def current_span() -> Span | None:
+    """Return the span that this code runs in, None if no trace is open."""
+    return _CURRENT.get()
+
+
+def span(kind: SpanKind, name: str = "", **attributes: AttributeValue) -> Span:
+    """Return a span for ``with``, inside of the one that this code runs in; nothing is kept if no trace is open."""
+    outer = _CURRENT.get()
+    return Span(kind, name, attributes) if outer is None else _child(outer, kind, name, attributes)
+
+
+def _child(outer: Span, kind: SpanKind, name: str, attributes: dict[str, AttributeValue]) -> Span:
+    recorder = outer._recorder
+    span_id = None if recorder is None else recorder.reserve()
+    if span_id is None:
+        return Span(kind, name, attributes)
+    return Span(kind, name, attributes, recorder=recorder, span_id=span_id, parent_id=outer.span_id)
