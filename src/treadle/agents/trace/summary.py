@@ -22,6 +22,7 @@ __all__ = ["KindTime", "PathShare", "ToolTime", "TraceSummary", "summarise"]
 # They say that a task went on, not with what.
 _FRAMES: tuple[SpanKind, ...] = ("task", "turn")
 _NS = 1e9
+_MAX_NUMBER = 1e15  # files are not to be trusted
 
 
 @dataclass(frozen=True)
@@ -187,4 +188,4 @@ def _count(spans: Iterable[Span], name: str) -> int:
 
 
 def _number(value: AttributeValue | None) -> float:
-    return value if isinstance(value, int | float) else 0.0
+    return value if isinstance(value, int | float) and abs(value) < _MAX_NUMBER else 0.0

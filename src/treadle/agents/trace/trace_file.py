@@ -103,7 +103,7 @@ def read_trace_file(path: Path) -> tuple[list[StoredTrace], list[str]]:
         where = f"{path}: line {number}"
         try:
             fields = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             if not line.startswith(_START):
                 raise UsageError(f"{where}: expected JSON of a trace, found {_shorten(line)}") from None
             notes.append(f"{where} is cut short: its writer was stopped")
@@ -176,7 +176,7 @@ def _read_span(fields: dict[str, Any]) -> Span:
     if kind not in KINDS:
         raise ValueError(f"expected a kind of span, found {kind!r:.40}")
     attributes = _get(fields, "attributes", dict)
-    if not all(isinstance(value, AttributeValue) for value in attributes.values()):
+    if not all(map(_is_attribute, attributes.values())):
         raise ValueError("expected attributes of text, numbers and true or false")
     parent = fields["parent"]
     span_id = _number(fields, "span")
@@ -192,6 +192,10 @@ def _read_span(fields: dict[str, Any]) -> Span:
             raise ValueError("expected cpu_seconds to be a number of at least 0, or none")
         span.cpu_seconds = float(seconds)
     return span
+
+
+def _is_attribute(value: Any) -> bool:
+    return math.isfinite(value) if isinstance(value, float) else isinstance(value, str | bool | int)
 
 
 def _get(fields: Any, name: str, kind: type) -> Any:
