@@ -7,5 +7,6 @@ from __future__ import annotations
 
 from treadle.agents.sandbox.limits import SandboxLimits
 from treadle.agents.sandbox.outcome import CappedText, EndStatus, Outcome
+from treadle.agents.sandbox.sandbox import Sandbox
 
-__all__ = ["CappedText", "EndStatus", "Outcome", "SandboxLimits"]
+__all__ = ["CappedText", "EndStatus", "Outcome", "Sandbox", "SandboxLimits"]
