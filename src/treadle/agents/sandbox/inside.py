@@ -123,9 +123,10 @@ def run_code(code: str, tell: int) -> None:
     linecache.cache[CODE_NAME] = (len(code), None, code.splitlines(True), CODE_NAME)
     try:
         tree = ast.parse(code, CODE_NAME)
-        last = None
-        if tree.body and isinstance(tree.body[-1], ast.Expr):
-            last = ast.Expression(tree.body.pop().value)
+        ending = tree.body[-1] if tree.body else None
+        last = ast.Expression(ending.value) if isinstance(ending, ast.Expr) else None
+        if last is not None:
+            tree.body.pop()
         exec(compile(tree, CODE_NAME, "exec", dont_inherit=True), main.__dict__)
         if last is not None:
             value = eval(compile(last, CODE_NAME, "eval", dont_inherit=True), main.__dict__)
