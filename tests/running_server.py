@@ -25,13 +25,14 @@ MODEL = "smollm2"
 CONTEXT = 1024
 
 
-def access_log(caplog: pytest.LogCaptureFixture, seconds: float = 30) -> list[logging.LogRecord]:
-    """The lines of the access log, of which at least one is waited for: it is written after the answer has gone out."""
+def access_log(caplog: pytest.LogCaptureFixture, request_id: str, seconds: float = 30) -> logging.LogRecord:
+    """The line of the access log on a request, which is waited for: it is written after the answer has gone out."""
     deadline = time.monotonic() + seconds
     while True:
-        lines = [record for record in caplog.records if record.name == "treadle.server.access"]
-        if lines or time.monotonic() > deadline:
-            return lines
+        for record in caplog.records:
+            if getattr(record, "fields", {}).get("id") == request_id:
+                return record
+        assert time.monotonic() < deadline, caplog.records
         threading.Event().wait(0.005)
 
 

@@ -56,12 +56,19 @@ def wait_until_idle(server: RunningServer, seconds: float = 30) -> None:
         threading.Event().wait(0.005)
 
 
-def leave(server: RunningServer, body: dict[str, object], after: float, path: str = "/v1/completions") -> None:
+def leave(
+    server: RunningServer,
+    body: dict[str, object],
+    after: float,
+    path: str = "/v1/completions",
+    request_id: str = "leaving",
+) -> None:
     """Ask and close the connection after so many seconds."""
     data = json.dumps(body).encode()
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as connection:
-        head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(data)}\r\n\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nX-Request-Id: {request_id}\r\n"
+        head += f"Content-Length: {len(data)}\r\n\r\n"
         connection.sendall(head.encode() + data)
         connection.settimeout(max(after, 0.001))
         deadline = time.monotonic() + after
@@ -137,8 +144,10 @@ def test_the_log_has_one_line_for_a_request_and_no_prompt(
     with caplog.at_level(logging.INFO, logger="treadle.server.access"):
         assert http.post("/v1/chat/completions", json=body, headers={"x-request-id": "r-1"}).status_code == 200
         http.get("/health")
-        [record] = access_log(caplog)
-    line = formatter.format(record)
+        line = formatter.format(access_log(caplog, "r-1"))
+    logged = [record.fields for record in caplog.records if hasattr(record, "fields")]
+    assert [fields["route"] for fields in logged if fields["id"] == "r-1"] == ["/v1/chat/completions"]
+    assert "/health" not in [fields["route"] for fields in logged]
     assert SECRET not in line
     assert "\n" not in line
     if isinstance(formatter, _JsonFormatter):
@@ -166,8 +175,8 @@ def test_the_log_says_where_the_time_of_a_client_that_left_went(
     server: RunningServer, caplog: pytest.LogCaptureFixture, stream: bool
 ) -> None:
     with caplog.at_level(logging.INFO, logger="treadle.server.access"):
-        leave(server, {**LONG, "stream": stream}, 1.0)
-        fields = access_log(caplog)[-1].fields  # type: ignore[attr-defined]
+        leave(server, {**LONG, "stream": stream}, 1.0, request_id="left")
+        fields = access_log(caplog, "left").fields  # type: ignore[attr-defined]
     assert (fields["status"], fields["finish"]) == (499, "abort")
     assert 0 < fields["prefill"] + fields["decode"] <= fields["seconds"]
 
