@@ -168,6 +168,8 @@ class _Tuner:
             kv_type="q8_0",
         )
         benches = [StepBench(self._runner), StepBench(other)]
+        for bench in benches:
+            bench.touch_blocks()
 
         def run(trial: Trial) -> None:
             trial.decode_rates.append(_decode_rate(benches[trials.index(trial)], context))

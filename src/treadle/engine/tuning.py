@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from treadle.engine.execution_plan import MachineView
     from treadle.models.gguf import ModelFile
 
-__all__ = ["Tuning", "apply_tuning", "describe_setup", "forget_tuning", "save_tuning"]
+__all__ = ["Tuning", "apply_tuning", "describe_setup", "forget_tuning", "save_tuning", "treadle_version"]
 
 _log = logging.getLogger("treadle.engine")
 
@@ -61,7 +61,7 @@ def describe_setup(machine: MachineView, root: Path = Path("/")) -> dict[str, An
         "quota": None if quota is None else quota.num_cpus,
         "kernel": read_kernel(root),
         "huge_pages": read_huge_pages(root).mode,
-        "treadle": _version(),
+        "treadle": treadle_version(),
     }
 
 
@@ -115,7 +115,8 @@ def _read(path: Path) -> Tuning | None:
     return None
 
 
-def _version() -> str:
+def treadle_version() -> str:
+    """Return the version that is installed."""
     from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  slow to import, rarely wanted
 
     try:

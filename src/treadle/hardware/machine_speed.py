@@ -41,7 +41,11 @@ class MachineSpeed:
 
 
 def measure_speed(
-    cpus: Sequence[int], *, goes_on: Callable[[], bool] = lambda: True, root: Path = Path("/")
+    cpus: Sequence[int],
+    *,
+    num_bytes: int | None = None,
+    goes_on: Callable[[], bool] = lambda: True,
+    root: Path = Path("/"),
 ) -> MachineSpeed | None:
     """Measure with a thread on each of these CPUs (-1 pins none), for a fraction of a second.
 
@@ -50,6 +54,7 @@ def measure_speed(
 
     Args:
         cpus: One entry per thread.
+        num_bytes: What is read again and again, at least 1 MiB: less than the caches hold is read from them.
         goes_on: Asked before each step of a few milliseconds whether to go on.
         root: The folder that holds ``proc`` and ``sys``.
 
@@ -58,7 +63,8 @@ def measure_speed(
     """
     from treadle import _native  # noqa: PLC0415  describing machines must work without it
 
-    num_bytes = _probe_bytes(root)
+    if num_bytes is None:
+        num_bytes = _probe_bytes(root)
     if num_bytes * _MEMORY_SHARE > memory_budget(root).available_bytes or not goes_on():
         return None
     probe = _native.LimitProbe(list(cpus), num_bytes)

@@ -27,6 +27,7 @@ __all__ = [
     "read_swap",
     "resident_memory_bytes",
     "set_huge_pages",
+    "swapped_bytes",
 ]
 
 # (limit, usage, reclaimable page cache in memory.stat) of version 2 and version 1
@@ -156,6 +157,11 @@ def read_swap(root: Path = Path("/")) -> Swap:
     fields = read_fields(root / "proc/meminfo")
     total, free = (_kibibytes(fields.get(name)) or 0 for name in ("SwapTotal", "SwapFree"))
     return Swap(total, free, read_integer(root / "proc/sys/vm/swappiness"))
+
+
+def swapped_bytes(root: Path = Path("/")) -> int | None:
+    """Return how much of this process is in swap, None where the system does not tell."""
+    return _kibibytes(read_fields(root / "proc/self/status").get("VmSwap"))
 
 
 def memlock_limit_bytes() -> int | None:

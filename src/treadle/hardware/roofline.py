@@ -11,17 +11,26 @@ from statistics import median
 
 from treadle.hardware.machine_speed import MachineSpeed, measure_speed
 
-__all__ = ["Roofline", "Work", "measure_roofline", "typical_speed"]
+__all__ = [
+    "FLOATS_PER_INT8",
+    "FLOAT_REACH",
+    "INT8_REACH",
+    "READ_REACH",
+    "Roofline",
+    "Work",
+    "measure_roofline",
+    "typical_speed",
+]
 
 _NUM_MEASUREMENTS = 5
 
 # What the kernels reach of the measured limits. Fitted on an AMD EPYC (Zen 5, two cores, November 2026) to four models
 # of 98 MB to 1.1 GB; `benchmarks/prediction.py` shows how far predictions are off elsewhere.
-_READ_SHARE = 0.82
-_INT8_SHARE = 0.61
-_FLOAT_SHARE = 0.8
+READ_REACH = 0.82
+INT8_REACH = 0.61
+FLOAT_REACH = 0.8
 # Registers hold a quarter as many floats as bytes.
-_FLOATS_PER_INT8 = 0.25
+FLOATS_PER_INT8 = 0.25
 # Reading and computing overlap, and hold each other up where both take about as long: a power mean of the two.
 _BLEND = 4
 # Of a layer, whatever it computes: threads wait for each other about ten times.
@@ -64,22 +73,22 @@ class Roofline:
 
     def seconds(self, work: Work) -> float:
         """Return about how long a step takes."""
-        reading = work.weight_bytes / (_READ_SHARE * self.speed.read_bytes_per_second)
-        rest = work.kv_bytes / (_READ_SHARE * self.speed.read_bytes_per_second) + work.num_layers * _LAYER_SECONDS
+        reading = work.weight_bytes / (READ_REACH * self.speed.read_bytes_per_second)
+        rest = work.kv_bytes / (READ_REACH * self.speed.read_bytes_per_second) + work.num_layers * _LAYER_SECONDS
         if not self.knows_compute:
             return reading + rest
         computing = self.compute_seconds(work)
-        attention = work.float_ops / (_FLOAT_SHARE * _FLOATS_PER_INT8 * self.speed.int8_ops_per_second)
+        attention = work.float_ops / (FLOAT_REACH * FLOATS_PER_INT8 * self.speed.int8_ops_per_second)
         both: float = (reading**_BLEND + computing**_BLEND) ** (1 / _BLEND)
         return both + attention + rest + work.num_elements * _ELEMENT_SECONDS
 
     def compute_seconds(self, work: Work) -> float:
         """Return how long the products of a step take, were its weights in a cache."""
-        return work.int8_ops / (_INT8_SHARE * self.speed.int8_ops_per_second)
+        return work.int8_ops / (INT8_REACH * self.speed.int8_ops_per_second)
 
     def is_compute_bound(self, work: Work) -> bool:
         """Tell whether the products of a step take longer than reading the weights."""
-        reading = work.weight_bytes / (_READ_SHARE * self.speed.read_bytes_per_second)
+        reading = work.weight_bytes / (READ_REACH * self.speed.read_bytes_per_second)
         return self.knows_compute and self.compute_seconds(work) > reading
 
 

@@ -1,0 +1,1 @@
+"""Where the time of a model goes on this machine, and what bounds it: ``treadle profile``."""

@@ -1,0 +1,147 @@
+"""Says what bounds a cell, and why, from its measurements alone.
+
+Leaves to others: the numbers (``evidence``) and what would help (``advice``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from treadle.engine.profile.advice import Case, advise
+from treadle.engine.profile.evidence import Evidence, gather
+from treadle.engine.profile.record import Verdict
+
+if TYPE_CHECKING:
+    from treadle.engine.profile.record import Cell, MachineFacts, ProfileSettings, VerdictKind
+
+__all__ = ["judge"]
+
+Found: TypeAlias = "tuple[VerdictKind, str]"
+
+# From these shares of the time on, something holds the threads up more than it belongs to any machine.
+_LEAST_THROTTLED, _LEAST_THROTTLED_PERIODS = 0.05, 0.1
+_LEAST_STOLEN, _LEAST_QUEUED, _LEAST_ABSENT = 0.05, 0.08, 0.1
+_LEAST_FAULTS = 20.0  # per second, each of which waits for a disk
+_LEAST_WALKS = 0.2
+_LEAST_WAITING = 0.3
+# Without the rate of int8 operations, memory that is used less than this is not what bounds a cell.
+_LEAST_READING = 0.6
+# A cell that is further from its limit has something else to show.
+_NEAR_LIMIT = 0.4
+
+
+def judge(cell: Cell, machine: MachineFacts, settings: ProfileSettings) -> Verdict | None:
+    """Return what bounds a cell; None if nothing holds it up and the machine's limits were not measured."""
+    evidence = gather(cell)
+    found = next((found for rule in _RULES if (found := rule(cell, evidence)) is not None), None)
+    if found is None:
+        return None
+    kind, because = found
+    return Verdict(kind, because, evidence.numbers(), advise(Case(kind, cell, evidence, machine, settings)))
+
+
+def _swapped(cell: Cell, evidence: Evidence) -> Found | None:
+    if (evidence.faults_per_second or 0.0) < _LEAST_FAULTS:
+        return None
+    swapped = cell.conditions.swapped_bytes
+    held = "" if not swapped else f", and {swapped / 1e6:,.0f} MB of the process are in swap"
+    return "swapped", f"{evidence.faults_per_second:,.0f} pages a second had to come from disk{held}"
+
+
+def _throttled(_: Cell, evidence: Evidence) -> Found | None:
+    share, periods = evidence.throttled_share or 0.0, evidence.throttled_periods or 0.0
+    if share < _LEAST_THROTTLED and periods < _LEAST_THROTTLED_PERIODS:
+        return None
+    return "throttled", (
+        f"the CPU quota was used up early in {periods:.0%} of its periods, and the threads stood still for {share:.0%} "
+        "of their time"
+    )
+
+
+def _stolen(_: Cell, evidence: Evidence) -> Found | None:
+    if (evidence.stolen_share or 0.0) < _LEAST_STOLEN:
+        return None
+    return "robbed", f"the host took {evidence.stolen_share:.0%} of the CPU time for others"
+
+
+def _crowded(cell: Cell, evidence: Evidence) -> Found | None:
+    """Threads that are ready and do not run: other programs are in their way, or they are in each other's."""
+    queued, other = evidence.queued_share or 0.0, evidence.other_share or 0.0
+    if queued < _LEAST_QUEUED and evidence.absent_share < _LEAST_ABSENT:
+        return None
+    if other < queued / 2:
+        return "barrier-bound", (
+            f"the {cell.limits.num_threads} threads took the CPUs from each other: they were ready and did not run for "
+            f"{queued:.0%} of their time, and other programs used {other:.0%}"
+        )
+    return "robbed", (
+        f"other programs used {other:.0%} of the CPU time: the threads were ready and did not run for {queued:.0%} of "
+        f"theirs, and in {evidence.absent_share:.0%} of the steps some sat out"
+    )
+
+
+def _walking(_: Cell, evidence: Evidence) -> Found | None:
+    if (evidence.walk_share or 0.0) < _LEAST_WALKS:
+        return None
+    return "TLB-bound", f"finding pages takes about {evidence.walk_share:.0%} of the cycles"
+
+
+def _waiting(cell: Cell, evidence: Evidence) -> Found | None:
+    needed = max(evidence.reading_time or 0.0, evidence.computing_time or 0.0)
+    if evidence.barrier_share < max(_LEAST_WAITING, needed):
+        return None
+    return "barrier-bound", (
+        f"threads wait for each other for {evidence.wait_share:.0%} of the time, and steps start and end for "
+        f"{evidence.barrier_share - evidence.wait_share:.0%}{_limits_in_words(cell, evidence)}"
+    )
+
+
+def _computing(cell: Cell, evidence: Evidence) -> Found | None:
+    reading, computing, share = evidence.reading_time, evidence.computing_time, evidence.ops_share
+    if reading is None or evidence.read_share is None:
+        return None
+    if (reading >= _LEAST_READING) if computing is None else (computing <= reading):
+        return None
+    rate = f"{cell.num_ops / cell.pass_seconds / 1e9:,.0f} G operations/s"
+    if share is None:
+        return "compute-bound", f"{rate}, while memory is at {evidence.read_share:.0%} of its limit"
+    peak = f"of the arithmetic's peak ({cell.limits.int8_ops / 1e9:,.0f} G/s in int8)"
+    return (
+        "compute-bound",
+        f"{rate} are {share:.0%} {peak}, memory is at {evidence.read_share:.0%}{_rest(cell, evidence)}",
+    )
+
+
+def _reading(cell: Cell, evidence: Evidence) -> Found | None:
+    if evidence.read_share is None:
+        return None
+    arithmetic = "" if evidence.ops_share is None else f", arithmetic is at {evidence.ops_share:.0%} of its peak"
+    limits, rate = cell.limits, f"{cell.num_bytes / cell.pass_seconds / 1e9:.1f} GB/s are {evidence.read_share:.0%}"
+    rest = arithmetic + _rest(cell, evidence)
+    if limits.cache_bytes is not None:
+        return "cache-bound", f"{rate} of what the caches give ({limits.cache_bytes / 1e9:.1f} GB/s){rest}"
+    return "DRAM-bound", f"{rate} of what memory gives ({limits.memory_bytes / 1e9:.1f} GB/s){rest}"
+
+
+# First what comes from elsewhere, for it hides what the model itself needs.
+_RULES = (_swapped, _throttled, _stolen, _crowded, _walking, _waiting, _computing, _reading)
+
+
+def _rest(cell: Cell, evidence: Evidence) -> str:
+    """Where the time goes in a cell that is far from every limit."""
+    if max(evidence.reading_time or 0.0, evidence.computing_time or 0.0) >= _NEAR_LIMIT:
+        return ""
+    slowest = max(cell.operators, key=lambda operator: operator.seconds)
+    if slowest.seconds < cell.python_seconds:
+        return f"; {cell.python_seconds / cell.timed_seconds:.0%} of the time is Python around the core"
+    return f"; {slowest.name} takes {slowest.seconds / cell.timed_seconds:.0%} of the time"
+
+
+def _limits_in_words(cell: Cell, evidence: Evidence) -> str:
+    parts = []
+    if evidence.read_share is not None:
+        place = "memory is" if cell.limits.cache_bytes is None else "caches are"
+        parts.append(f"{place} at {evidence.read_share:.0%}")
+    if evidence.ops_share is not None:
+        parts.append(f"arithmetic at {evidence.ops_share:.0%}")
+    return f"; {' and '.join(parts)} of the limit" if parts else ""
