@@ -5,7 +5,6 @@ Leaves to others: running them (``agents.sandbox``).
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from treadle.agents.sandbox.limits import SandboxLimits
 from treadle.agents.sandbox.outcome import CappedText, Outcome
 from treadle.agents.tool import ToolResult, ToolSpec
 from treadle.agents.tools.local_tool import LocalTool, parameters
-from treadle.agents.tools.text import size_text
+from treadle.agents.tools.text import size_text, without_fence
 from treadle.errors import ToolError
 
 __all__ = ["CodeRunner", "outcome_text", "python_tool", "shell_tool"]
@@ -25,8 +24,6 @@ __all__ = ["CodeRunner", "outcome_text", "python_tool", "shell_tool"]
 _MAX_SHOWN_BYTES = 6000
 _MAX_CODE_CHARS = 100_000
 _SHELLS = ("/bin/bash", "/bin/sh")
-# Code never begins with a fence of Markdown, but what small models give as code often does.
-_FENCE = re.compile(r"\s*```[a-zA-Z0-9]*[ \t]*\n(.*?)\n?```\s*", re.DOTALL)
 
 _PYTHON = ToolSpec(
     "python",
@@ -99,8 +96,7 @@ def _shown(limits: SandboxLimits | None) -> SandboxLimits:
 def _read_code(code: str) -> str:
     if "\0" in code or len(code) > _MAX_CODE_CHARS:
         raise ToolError(f"code has at most {_MAX_CODE_CHARS:,} characters, none of them NUL; write long text to a file")
-    found = _FENCE.fullmatch(code)
-    return found[1] if found else code
+    return without_fence(code)
 
 
 def _result(outcome: Outcome, limits: SandboxLimits) -> ToolResult:

@@ -6,15 +6,18 @@ Leaves to others: where the bytes come from and what is done with the text.
 from __future__ import annotations
 
 import codecs
+import re
 from dataclasses import dataclass
 
 from treadle.errors import ToolError
 
-__all__ = ["MAX_RESULT_CHARS", "TextForm", "decode", "head", "size_text"]
+__all__ = ["MAX_RESULT_CHARS", "TextForm", "decode", "head", "size_text", "without_fence"]
 
 # What one call may show: some 2,500 tokens, so that a context of 8,192 holds a few of them.
 MAX_RESULT_CHARS = 8000
 _PROBED_BYTES = 8192
+# Code never begins with a fence of Markdown, but what small models give as code often does.
+_FENCE = re.compile(r"\s*```[a-zA-Z0-9]*[ \t]*\n(.*?)\n?```\s*", re.DOTALL)
 _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 
 
@@ -70,6 +73,12 @@ def head(text: str, max_chars: int = MAX_RESULT_CHARS) -> str:
     if len(text) <= max_chars:
         return text
     return f"{text[:max_chars]}\n[cut: the first {max_chars:,} of {len(text):,} characters]"
+
+
+def without_fence(code: str) -> str:
+    """Return code without the fence of Markdown around all of it, if there is one."""
+    found = _FENCE.fullmatch(code)
+    return found[1] if found else code
 
 
 def size_text(num_bytes: int) -> str:
