@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from treadle.engine.sampling import SamplingParams
     from treadle.models.gguf import ModelFile
 
-__all__ = ["CORE_PATH", "NativeRunner", "create_sampler", "draw"]
+__all__ = ["CORE_PATH", "NativeRunner", "StepTimings", "create_sampler", "draw"]
 
+StepTimings = _native.StepTimings
 CORE_PATH = Path(_native.__file__)
 
 # Up to so many tokens of prompts a step is bound by memory, as one of answers is.
@@ -171,7 +172,7 @@ class NativeRunner:
         """Start timing the operators of steps from zero, or stop; costs nothing while off."""
         self._runtime.set_timing(on)
 
-    def timings(self) -> _native.StepTimings:
+    def timings(self) -> StepTimings:
         """Return where the steps since ``set_timing(True)`` spent their time."""
         return self._runtime.timings()
 

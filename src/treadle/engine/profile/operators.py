@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from treadle.engine.profile.record import Operator
 
 if TYPE_CHECKING:
-    from treadle import _native
+    from treadle.engine.runner import StepTimings
     from treadle.models.gguf import ModelFile
 
 __all__ = ["END", "START", "OperatorSums", "float_operators"]
@@ -38,7 +38,7 @@ class OperatorSums:
         self._sums: dict[str, list[float]] = {}
         self.core_seconds = 0.0
 
-    def add(self, timings: _native.StepTimings) -> None:
+    def add(self, timings: StepTimings) -> None:
         """Add what was timed since the timers were switched on."""
         self.core_seconds += timings.seconds
         num_workers = _num_workers(timings)
@@ -62,7 +62,7 @@ class OperatorSums:
         return Operator(name, num_calls, busy, waited, num_bytes, num_ops, computes)
 
 
-def _num_workers(timings: _native.StepTimings) -> float:
+def _num_workers(timings: StepTimings) -> float:
     """Return how many workers took part in the mean: all go through the same operators, but some sit out at times."""
     times = [[*map(sum, zip(each.busy_seconds, each.wait_seconds, strict=True))] for each in timings.operators]
     totals = [sum(worker) for worker in zip(*times, strict=True)]
