@@ -91,8 +91,6 @@ def quiet(seconds: float = 1.0, **changes: Any) -> Conditions:
         stolen_seconds=0.0,
         other_seconds=0.0,
         queued_seconds=0.0,
-        major_faults=0,
-        minor_faults=5,
         swapped_in_bytes=0,
         swapped_bytes=0,
     )

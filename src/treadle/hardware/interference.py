@@ -42,8 +42,6 @@ class Interference:
     busy_seconds: float | None
     stolen_seconds: float | None
     queued_seconds: float | None
-    major_faults: int | None
-    minor_faults: int | None
     swapped_in_bytes: int | None
 
 
@@ -56,7 +54,6 @@ def read_interference(cpus: Collection[int], root: Path = Path("/")) -> Interfer
     """
     throttling = read_throttling(root)
     busy, stolen = _cpu_seconds(cpus, root)
-    usage = None if sys.platform == "win32" else resource.getrusage(resource.RUSAGE_SELF)
     pages = parse_integer(read_fields(root / "proc/vmstat").get("pswpin", ""))
     return Interference(
         now=time.perf_counter(),
@@ -67,8 +64,6 @@ def read_interference(cpus: Collection[int], root: Path = Path("/")) -> Interfer
         busy_seconds=busy,
         stolen_seconds=stolen,
         queued_seconds=_queued_seconds(root),
-        major_faults=None if usage is None else usage.ru_majflt,
-        minor_faults=None if usage is None else usage.ru_minflt,
         swapped_in_bytes=None if pages is None else pages * _PAGE_BYTES,
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from treadle.engine.profile.conditions import add_conditions, conditions_between
 from treadle.engine.profile.operators import OperatorSums
@@ -16,46 +16,16 @@ from treadle.engine.profile.record import Cell, Limits, Step, cell_name
 from treadle.hardware.interference import read_interference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from treadle.engine.profile.record import Conditions
     from treadle.engine.runner import NativeRunner
     from treadle.engine.step_bench import StepBench, StepTime
+    from treadle.hardware.counters import CounterSet, Counts
 
-__all__ = ["MOST_STEPS", "CellMeter", "Count", "Counters", "Counts", "Work"]
+__all__ = ["MOST_STEPS", "CellMeter", "Work"]
 
 _TURN_SECONDS = 0.2
 MOST_STEPS = 32  # of decoding in a turn
 _MOST_TURNS = 12
-
-
-class Count(Protocol):
-    """How often an event came, or in a sentence why that is not known."""
-
-    @property
-    def value(self) -> int | None:
-        """How often it came."""
-
-    @property
-    def why_not(self) -> str | None:
-        """Why that is not known."""
-
-
-class Counts(Protocol):
-    """The counts of all events at a moment, or since another one."""
-
-    def items(self) -> Iterable[tuple[str, Count]]:
-        """Return the events by name."""
-
-    def minus(self, earlier: Counts, /) -> Counts:
-        """Return what was counted since then."""
-
-
-class Counters(Protocol):
-    """Open counters of events in the threads of this process."""
-
-    def read(self) -> Counts:
-        """Return the counts as they stand."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +59,7 @@ class CellMeter:
         most_steps: int,
         float_names: frozenset[str],
         cpus: Collection[int],
-        counters: Counters | None,
+        counters: CounterSet,
     ) -> None:
         self.work = work
         self.turn_seconds = 0.0  # of the latest turn
@@ -115,15 +85,14 @@ class CellMeter:
     def turn(self) -> None:
         """Measure once: a prompt with the operators timed; decoding without and with timers, in changing order."""
         before = read_interference(self._cpus)
-        counted = None if self._counters is None else self._counters.read()
+        counted = self._counters.read()
         if self.work.kind == "prompt":
             self._run(True, 1)
         else:
             num_steps = self._num_steps()
             for is_timed in (False, True) if self.num_turns % 2 else (True, False):
                 self._run(is_timed, num_steps)
-        if self._counters is not None and counted is not None:
-            self._add_counts(self._counters.read().minus(counted))
+        self._add_counts(self._counters.read().minus(counted))
         met = conditions_between(before, read_interference(self._cpus))
         self._conditions = met if self._conditions is None else add_conditions(self._conditions, met)
         self.num_turns += 1

@@ -19,8 +19,6 @@ _FIELDS = (
     "num_throttled",
     "stolen_seconds",
     "queued_seconds",
-    "major_faults",
-    "minor_faults",
     "swapped_in_bytes",
 )
 

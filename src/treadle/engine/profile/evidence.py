@@ -77,7 +77,7 @@ def gather(cell: Cell) -> Evidence:
         other_share=_over(met.other_seconds, cpu_seconds),
         queued_share=_over(met.queued_seconds, cpu_seconds),
         absent_share=sum(step.num_threads < limits.num_threads for step in cell.steps) / max(1, len(cell.steps)),
-        faults_per_second=_over(met.major_faults, met.seconds),
+        faults_per_second=_over(cell.counts.get("major_faults"), met.seconds),
         walk_share=_over(_times(cell.counts.get("dtlb_load_misses"), _WALK_CYCLES), cycles),
         instructions_per_cycle=_over(cell.counts.get("instructions"), cycles),
         memory_miss_share=_over(_times(misses, _LINE_BYTES / met.seconds), limits.memory_bytes)

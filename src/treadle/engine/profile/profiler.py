@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -29,7 +28,8 @@ from treadle.hardware.memory import set_huge_pages, swapped_bytes
 
 if TYPE_CHECKING:
     from treadle.engine.execution_plan import ExecutionPlan
-    from treadle.engine.profile.cell_meter import Counters, Counts, Work
+    from treadle.engine.profile.cell_meter import Work
+    from treadle.hardware.counters import CounterSet, Counts
     from treadle.models.gguf import ModelFile
 
 __all__ = ["Profiler"]
@@ -51,9 +51,7 @@ class Profiler:
         room = min((file.hyperparameters.context_length - work.num_tokens for work in works), default=MOST_STEPS)
         self._most_steps = max(1, min(MOST_STEPS, room))
 
-    def run(
-        self, seconds: float, isa: str, open_counters: Callable[[], AbstractContextManager[Counters]] | None
-    ) -> ProfileRecord:
+    def run(self, seconds: float, isa: str, open_counters: Callable[[], CounterSet]) -> ProfileRecord:
         """Measure until ``seconds`` from the start are over, but every cell twice at least.
 
         Raises:
@@ -66,11 +64,10 @@ class Profiler:
         bench.prompt(_WARM_UP_TOKENS)
         cached = runner.decode_bytes if fits_in_cache(runner.decode_bytes, machine.caches) else None
         watch = LimitWatch(self._started, cached)
-        with ExitStack() as stack:
-            counters = None if open_counters is None else stack.enter_context(open_counters())
+        with open_counters() as counters:
             meters = [self._meter(work, runner, bench, machine.topology.usable, counters) for work in self._works]
             self._measure(meters, watch, self._started + seconds)
-            uncounted = {} if counters is None else _reasons(counters.read())
+            uncounted, notes = _reasons(counters.read()), counters.notes
         swapped = swapped_bytes()
         facts, settings = describe_machine(machine), describe_settings(self._plan, runner)
         cells = []
@@ -88,10 +85,11 @@ class Profiler:
             speeds=tuple(watch.samples),
             cells=tuple(cells),
             uncounted=uncounted,
+            notes=notes,
         )
 
     def _meter(
-        self, work: Work, runner: NativeRunner, bench: StepBench, cpus: Collection[int], counters: Counters | None
+        self, work: Work, runner: NativeRunner, bench: StepBench, cpus: Collection[int], counters: CounterSet
     ) -> CellMeter:
         floats = float_operators(self._file)
         return CellMeter(

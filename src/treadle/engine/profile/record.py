@@ -138,8 +138,6 @@ class Conditions:
     stolen_seconds: float | None = None
     other_seconds: float | None = None
     queued_seconds: float | None = None
-    major_faults: int | None = None
-    minor_faults: int | None = None
     swapped_in_bytes: int | None = None
     swapped_bytes: int | None = None
 
@@ -299,8 +297,9 @@ class ProfileSettings:
 class ProfileRecord:
     """A profile.
 
-    ``created`` is a date and time in UTC. ``speeds`` is what the machine gave from time to time meanwhile, and
-    ``uncounted`` why events of the processor or the system could not be counted, by their names.
+    ``created`` is a date and time in UTC. ``speeds`` is what the machine gave from time to time meanwhile,
+    ``uncounted`` why events of the processor or the system could not be counted, by their names, and ``notes`` what
+    holds for those that were.
     """
 
     schema: int
@@ -313,3 +312,4 @@ class ProfileRecord:
     speeds: tuple[SpeedSample, ...]
     cells: tuple[Cell, ...]
     uncounted: dict[str, str]
+    notes: tuple[str, ...] = ()

@@ -6,7 +6,6 @@ Leaves to others: measuring (``profiler``), judging (``verdict``) and showing it
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +13,11 @@ from treadle.engine.choose import choose_engine
 from treadle.engine.execution_plan import plan_execution
 from treadle.engine.load import read_settings, view_machine
 from treadle.engine.memory_plan import MAX_BATCH_TOKENS
-from treadle.engine.profile.cell_meter import Counters, Work
+from treadle.engine.profile.cell_meter import Work
 from treadle.engine.profile.profiler import Profiler
 from treadle.engine.tuning import apply_tuning
 from treadle.errors import UsageError
+from treadle.hardware.counters import CounterSet, open_counters
 from treadle.models.gguf import ModelFile
 from treadle.models.store import resolve_model
 
@@ -41,7 +41,7 @@ def profile(
     streams: Sequence[int] | None = None,
     stream_context: int | None = None,
     seconds: float = 45.0,
-    open_counters: Callable[[], AbstractContextManager[Counters]] | None = None,
+    open_counters: Callable[[], CounterSet] = open_counters,
     progress: Callable[[str], None] = lambda _: None,
     **options: Unpack[PlanOptions],
 ) -> ProfileRecord:
@@ -53,7 +53,7 @@ def profile(
         streams: Numbers of streams that decode together.
         stream_context: How many tokens each stream holds.
         seconds: For everything.
-        open_counters: Opens counters of events, once all threads run; None counts nothing.
+        open_counters: Opens counters of events in all threads, once these run.
         progress: Hears what is being measured.
         options: As ``LLM`` takes them.
 
