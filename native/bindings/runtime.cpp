@@ -250,6 +250,8 @@ void bind_runtime(nb::module_& m) {
                      "What gives a block's bytes their meaning; the same for every kernel table.")
         .def("set_cpus", &Runtime::set_cpus, "cpus"_a, nb::call_guard<nb::gil_scoped_release>(),
              "Replace the worker threads, between steps.")
+        .def("set_sitting_out", &Runtime::set_sitting_out, "on"_a, nb::call_guard<nb::gil_scoped_release>(),
+             "Whether threads whose CPUs are busy with other programs sit out, as they do at first.")
         .def("set_timing", &Runtime::set_timing, "on"_a, nb::call_guard<nb::gil_scoped_release>(),
              "Start timing operators from zero, or stop; costs nothing while off.")
         .def("timings", &Runtime::timings, nb::call_guard<nb::gil_scoped_release>(),

@@ -85,6 +85,11 @@ void Runtime::Impl::set_cpus(std::vector<int> cpus) {
     carve_scratch();
 }
 
+void Runtime::Impl::set_sitting_out(bool on) {
+    const std::lock_guard<std::mutex> guard(step_mutex_);
+    pool_.set_sitting_out(on);
+}
+
 void Runtime::Impl::check_sequences(const StepInput& input) const {
     int64_t total = 0;
     for (int64_t s = 0; s < input.num_sequences; ++s) {
@@ -214,6 +219,7 @@ Runtime::~Runtime() = default;
 
 void Runtime::step(const StepInput& input, SampleResult* results) { impl_->step(input, results); }
 void Runtime::set_cpus(std::vector<int> cpus) { impl_->set_cpus(std::move(cpus)); }
+void Runtime::set_sitting_out(bool on) { impl_->set_sitting_out(on); }
 void Runtime::set_timing(bool on) { impl_->set_timing(on); }
 StepTimings Runtime::timings() const { return impl_->timings(); }
 int Runtime::num_threads() const { return impl_->pool().num_threads(); }

@@ -21,6 +21,7 @@ class Runtime::Impl {
 
     void step(const StepInput& input, SampleResult* results);
     void set_cpus(std::vector<int> cpus);
+    void set_sitting_out(bool on);
     void set_timing(bool on);
     StepTimings timings();
 

@@ -102,6 +102,14 @@ void test_pool_goes_on_without_a_late_worker_and_takes_it_back() {
     }
 }
 
+void test_nobody_sits_out_where_that_is_off() {
+    ThreadPool pool({-1, -1});
+    pool.set_sitting_out(false);
+    const Clock::time_point until = Clock::now() + 200ms;
+    while (Clock::now() < until) run_once(pool, 3ms);
+    EXPECT(pool.num_present() == 2);
+}
+
 void test_a_pool_may_end_while_it_looks_for_a_free_cpu() {
     ThreadPool pool({-1, -1});
     const Clock::time_point deadline = Clock::now() + 60s;
@@ -128,6 +136,7 @@ int main() {
     test_the_last_worker_stays();
     test_trials_grow_rare();
     test_pool_goes_on_without_a_late_worker_and_takes_it_back();
+    test_nobody_sits_out_where_that_is_off();
     test_a_pool_may_end_while_it_looks_for_a_free_cpu();
     test_workers_can_be_replaced();
     puts("threads_test: passed");

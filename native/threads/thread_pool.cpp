@@ -116,7 +116,7 @@ void ThreadPool::run_erased(Erased body, void* context) {
         body(context, 0);
         barrier(0);
     }
-    if (num_threads() > 1) review(began);
+    if (num_threads() > 1 && sits_out_) review(began);
 }
 
 void ThreadPool::readmit(Clock::time_point now) {

@@ -220,6 +220,11 @@ class Runtime:
     def set_cpus(self, cpus: Sequence[int]) -> None:
         """Replace the worker threads, between steps."""
 
+    def set_sitting_out(self, on: bool) -> None:
+        """
+        Whether threads whose CPUs are busy with other programs sit out, as they do at first.
+        """
+
     def set_timing(self, on: bool) -> None:
         """Start timing operators from zero, or stop; costs nothing while off."""
 

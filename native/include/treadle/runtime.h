@@ -79,6 +79,8 @@ class Runtime {
     const std::string& kv_layout() const;
 
     void set_cpus(std::vector<int> cpus);
+    // Whether workers whose CPUs are busy with other programs sit out, as they do at first.
+    void set_sitting_out(bool on);
 
     // Starts timing operators from zero, or stops. Costs nothing while off.
     void set_timing(bool on);

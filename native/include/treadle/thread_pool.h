@@ -35,6 +35,9 @@ class ThreadPool {
     // Replaces the workers. Not while run() is active.
     void set_cpus(std::vector<int> cpus);
 
+    // Whether workers whose cores are busy sit out, as they do at first. Not while run() is active.
+    void set_sitting_out(bool on) { sits_out_ = on; }
+
     // Calls body(worker) on every worker that is present and returns when all are done. The body must not throw.
     template <typename Body>
     void run(Body&& body) {
@@ -88,6 +91,7 @@ class ThreadPool {
     void* context_ = nullptr;
     bool stopping_ = false;
     bool times_waits_ = false;
+    bool sits_out_ = true;
     std::unique_ptr<Record[]> records_;  // by worker
 
     // Each on its own cache line: they are written by all workers, all the time.
