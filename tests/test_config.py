@@ -136,7 +136,7 @@ def test_the_settings_files_are_found(tmp_path: Path, monkeypatch: pytest.Monkey
     ("text", "message"),
     [
         ("thread = 2", "does not know the key 'thread'\nhint: did you mean threads?"),
-        ("[server]\nport = 1", "does not know the key 'server'\nhint: it may hold adapt, adapter_memory, "),
+        ("[http]\nport = 1", "does not know the key 'http'\nhint: it may hold adapt, adapter_memory, "),
         ("threads = true", "threads: expected a whole number above 0, found True"),
         ("memory = 1.5", "memory: expected a size such as 6GiB or 800MB, found 1.5"),
         ("isa = 5", "isa: expected text, found 5"),

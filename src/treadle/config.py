@@ -81,6 +81,7 @@ _SETTINGS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "pin": ("whether threads stay on their CPUs, on or off", _parse_switch),
     "prompt_threads": ("threads that read prompts", _parse_count),
     "ram_cache": ("memory for KV blocks beyond the pool", parse_bytes),
+    "reserve_cores": ("cores that are left to other programs", _parse_count),
     "threads": ("threads that compute", _parse_count),
 }
 _VARIABLES = {f"TREADLE_{name.upper()}": meaning for name, (meaning, _) in _SETTINGS.items()}
@@ -105,6 +106,7 @@ class Settings:
     context: int | None = None
     threads: int | None = None
     prompt_threads: int | None = None
+    reserve_cores: int = 0
     pin: bool | None = None
     numa: str = ""
     huge_pages: bool | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from treadle.engine.load import plan_model
 from treadle.hardware.cores import Core
 from treadle.hardware.limits import CpuQuota
 from treadle.hardware.memory import HugePages, MemoryBudget
-from treadle.hardware.topology import Topology
+from treadle.hardware.topology import Topology, read_topology
 from treadle.models.gguf import ModelFile
 
 CORES = tuple(Core((cpu,), is_efficiency=False, knows_siblings=True) for cpu in range(4))
@@ -70,6 +71,25 @@ def test_what_is_set_wins_and_says_so(tiny_path: Path) -> None:
     for name in ("prompt threads", "pinning", "KV type", "huge pages", "locked in RAM", "adapting"):
         assert reasons(chosen)[name] == "as asked for"
     assert reasons(chosen)["threads"].startswith("as asked for (")
+
+
+def test_reserved_cores_are_left_alone_by_threads_with_and_without_places(tiny_path: Path) -> None:
+    chosen = plan(tiny_path, reserve_cores=1)
+    assert (chosen.threads.cpus, chosen.home_cpus) == ([0, 1, 2], {0, 1, 2})
+    assert "1 core reserved for others" in reasons(chosen)["threads"]
+    chosen = plan(tiny_path, reserve_cores=3, threads=2, pin=False)
+    assert (chosen.threads.cpus, chosen.home_cpus) == ([-1, -1], {0})
+    with pytest.raises(UsageError, match="reserve_cores is 4, and the model has 4 in all: one must be left"):
+        plan(tiny_path, reserve_cores=4)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity") or len(read_topology().cores) < 2, reason="needs two cores")
+def test_loading_leaves_the_caller_all_cores(tiny_path: Path) -> None:
+    before = os.sched_getaffinity(0)
+    with LLM(tiny_path, reserve_cores=1) as llm:
+        assert os.sched_getaffinity(0) == before
+        assert llm.cores is not None
+        assert llm.cores.num_spare >= 1
 
 
 def test_the_source_of_a_setting_is_named(tiny_path: Path) -> None:

@@ -9,7 +9,9 @@ import pytest
 from machines import FakeRoot, cpus, v1, v2
 
 from treadle.errors import UsageError
-from treadle.hardware.plan import plan_threads
+from treadle.hardware.cores import Core
+from treadle.hardware.plan import assign_threads, plan_threads
+from treadle.hardware.topology import Topology, lending_order
 
 ALL_16 = frozenset(range(16))
 
@@ -223,3 +225,30 @@ def test_this_machine_has_a_plan() -> None:
     plan = plan_threads()
     assert plan.num_threads >= 1
     assert str(plan.num_threads) in plan.reason
+
+
+def test_reserved_cores_are_the_last_ones_but_never_all() -> None:
+    cores = [Core((cpu, cpu + 4), is_efficiency=cpu == 0, knows_siblings=True) for cpu in range(4)]
+    topology = Topology(frozenset(range(8)), frozenset(range(8)), tuple(cores), ())
+    assert assign_threads(topology, None, num_reserved=1).cpus == [1, 2, 3]  # the slow one first
+    plan = assign_threads(topology, None, num_reserved=2)
+    assert (plan.cpus, plan.reason) == (
+        [1, 2],
+        "2 threads: 2 physical cores in the affinity mask, no CPU quota, 2 cores reserved for others; pinned to CPU 1, 2",
+    )
+    assert assign_threads(topology, None, num_reserved=9).cpus == [1]
+    assert assign_threads(topology, None, 3, num_reserved=2).cpus == [1, 2, 5]
+
+
+def test_cores_without_threads_are_lent_first() -> None:
+    cores = [Core((cpu, cpu + 4), is_efficiency=cpu == 0, knows_siblings=True) for cpu in range(4)]
+    topology = Topology(frozenset(range(8)), frozenset(range(8)), tuple(cores), ())
+
+    def order(threads: list[int]) -> list[int]:
+        return [min(core) for core in lending_order(topology, threads)]
+
+    assert lending_order(topology, [1]) == [{0, 4}, {3, 7}, {2, 6}, {1, 5}]
+    assert order([1, 2, 3]) == [0, 3, 2, 1]
+    assert order([3, 1]) == [0, 2, 1, 3]
+    assert order([1, 5]) == [0, 3, 2, 1]
+    assert order([-1, -1]) == [0, 3, 2, 1]

@@ -34,6 +34,7 @@ __all__ = [
     "Quiet",
     "RamCache",
     "RepetitionPenalty",
+    "ReserveCores",
     "Seed",
     "Stop",
     "System",
@@ -117,6 +118,9 @@ Threads = Annotated[
 ]
 PromptThreads = Annotated[
     int | None, _machine("--prompt-threads", help="Threads that read prompts; by default as many.")
+]
+ReserveCores = Annotated[
+    int | None, _machine("--reserve-cores", help="Cores that are left to other programs; none by default.")
 ]
 Pin = Annotated[
     bool | None,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from treadle.engine.prompt import Prompt
     from treadle.engine.request import Priority
     from treadle.engine.sampling import SamplingParams
+    from treadle.engine.shared_cores import SharedCores
     from treadle.engine.statistics import EngineStats
     from treadle.errors import TreadleError
 
@@ -95,6 +96,10 @@ class AsyncEngine(Protocol):
     @property
     def report(self) -> LoadReport | None:
         """Return how the model was loaded, None if it is in no memory of ours."""
+
+    @property
+    def cores(self) -> SharedCores | None:
+        """Return the cores that compute, to borrow some; None if they are not ours to borrow."""
 
     async def tokenize(self, prompt: str | Conversation) -> list[int]:
         """Return the token ids of a prompt as ``answer`` reads it; control tokens in text are plain text.

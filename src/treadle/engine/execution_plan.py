@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treadle.engine.kv_type import DEFAULT_KV_TYPE
 from treadle.engine.memory_plan import MAX_NUM_REQUESTS, MemoryPlan, plan_memory
+from treadle.errors import UsageError
 from treadle.hardware.limits import CpuQuota
 from treadle.hardware.placement import Placement, plan_placement
-from treadle.hardware.plan import UNPINNED, ThreadPlan, assign_threads
+from treadle.hardware.plan import UNPINNED, ThreadPlan, assign_threads, split_cores
 
 if TYPE_CHECKING:
     from treadle.config import Settings
@@ -45,6 +46,7 @@ class MachineView(NamedTuple):
 class ExecutionPlan:
     """How a model will run; ``threads`` compute answers and ``prompt_threads`` prompts.
 
+    ``home_cpus`` are those that threads without a place of their own may use, None for all of them.
     ``adapts`` says whether fewer threads run while a quota or other programs take their CPUs, ``huge_pages`` whether
     memory asks for such. ``reasons`` are those of what does not carry its own, by name.
     """
@@ -57,6 +59,7 @@ class ExecutionPlan:
     adapts: bool
     locks_memory: bool
     reasons: dict[str, str]
+    home_cpus: frozenset[int] | None = None
 
     def choices(self) -> list[Choice]:
         """Return every choice, in words."""
@@ -145,6 +148,7 @@ def plan_execution(
         threads=threads,
         prompt_threads=prompt_threads,
         placement=placement,
+        home_cpus=_home_cpus(settings.reserve_cores, machine.topology, placement),
         memory=memory,
         huge_pages=settings.huge_pages is not False,
         adapts=settings.adapt is not False,
@@ -169,7 +173,20 @@ def _threads(name: str, settings: Settings, machine: MachineView, placement: Pla
         why=settings.why(name) if name in settings.sources else "",
         cpus=placement.cpus,
         pin=settings.pin,
+        num_reserved=settings.reserve_cores,
     )
+
+
+def _home_cpus(num_reserved: int, topology: Topology, placement: Placement) -> frozenset[int] | None:
+    """Return where threads may run that have no place of their own, None if anywhere."""
+    if not num_reserved:
+        return placement.cpus
+    own = topology.usable if placement.cpus is None else placement.cpus
+    near = [core for core in topology.cores if not own.isdisjoint(core.cpus)]
+    if num_reserved >= len(near):
+        raise UsageError(f"reserve_cores is {num_reserved}, and the model has {len(near)} in all: one must be left")
+    used, _ = split_cores(near, num_reserved)
+    return own & frozenset(cpu for core in used for cpu in core.cpus)
 
 
 def _reasons(settings: Settings, machine: MachineView, threads: ThreadPlan) -> dict[str, str]:

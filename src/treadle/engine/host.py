@@ -84,14 +84,25 @@ class ModelHost:
         self._store = loaded.block_store
         self._meter = meter = StepMeter(self.report.work)
 
+        self.cores = cores = loaded.cores
+        self._watch = loaded.watch
+        engine = Engine(self.scheduler, MeteredRunner(loaded.watch or loaded.runner, meter))
+
+        def note_work() -> None:
+            if cores is not None:
+                cores.note_work(engine.has_work)
+
+        def begin_step() -> None:
+            note_work()
+            meter.begin()
+
         def end_step() -> None:
             if after_step is not None:
                 after_step()
             meter.end()
+            note_work()
 
-        self._watch = loaded.watch
-        engine = Engine(self.scheduler, MeteredRunner(loaded.watch or loaded.runner, meter))
-        self.thread = EngineThread(engine, before_step=meter.begin, after_step=end_step)
+        self.thread = EngineThread(engine, before_step=begin_step, after_step=end_step)
         # Also runs when the object is dropped and at exit, where a thread inside native code would crash Python.
         self._end = weakref.finalize(self, _end, self.thread, loaded.block_store)
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from treadle.engine.adapters import AdapterInfo
     from treadle.engine.host import ModelHost
     from treadle.engine.load import LoadReport
+    from treadle.engine.shared_cores import SharedCores
     from treadle.engine.statistics import EngineStats
 
 __all__ = ["HostedModel"]
@@ -45,6 +46,11 @@ class HostedModel:
     def adapters(self) -> list[AdapterInfo]:
         """Return the adapters that requests may name, the oldest first."""
         return self._host.adapters.infos
+
+    @property
+    def cores(self) -> SharedCores | None:
+        """Return the cores that compute, to borrow some; None if their number is to stay as planned."""
+        return self._host.cores
 
     def stats(self) -> EngineStats:
         """Return how the engine is doing: what runs and waits, the cache, rates, where the time of its steps goes."""

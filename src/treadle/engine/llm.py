@@ -57,10 +57,11 @@ class LLM(HostedModel):
         max_adapters: Most adapters in memory; by default ``TREADLE_MAX_ADAPTERS``, or else 16.
         threads: Threads that compute; by default the physical cores this process may use, see ``treadle plan``.
         prompt_threads: Threads that read prompts; by default as many.
+        reserve_cores: Cores that are left to other programs; by default ``TREADLE_RESERVE_CORES``, or else none.
         pin: Whether threads stay on their CPUs; by default if they fill the usable cores.
         numa: Where memory comes from on machines with several nodes: "node", "interleave", "default", or "auto".
         huge_pages: Whether memory asks for huge pages; by default it does.
-        adapt: Whether fewer threads run while a CPU quota or other programs take their CPUs; by default they do.
+        adapt: Whether fewer threads run while a CPU quota, other programs or tools take their CPUs; by default they do.
         mlock: Keep the model out of swap; warns (``RuntimeWarning``) and goes on where the system forbids it.
         isa: Name of the kernels to use ("ref", "avx2", ...); by default the best this CPU runs, or ``TREADLE_ISA``.
         kv_type: How keys and values of the context are kept: "f16", or "q8_0", which takes about half the memory and

@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Collection
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -28,6 +28,7 @@ from treadle.engine.memory_plan import KV_BLOCK_TOKENS, MAX_NUM_REQUESTS, Memory
 from treadle.engine.open_runner import open_runner, suit_settings
 from treadle.engine.open_store import open_block_store
 from treadle.engine.runner import CORE_PATH, NativeRunner
+from treadle.engine.shared_cores import LendingRunner, SharedCores
 from treadle.engine.step_work import StepWork, work_of
 from treadle.engine.thread_watch import ThreadWatch
 from treadle.engine.tuning import apply_tuning
@@ -71,6 +72,7 @@ class PlanOptions(TypedDict, total=False):
     isa: str | None
     threads: int | None
     prompt_threads: int | None
+    reserve_cores: int | None
     pin: bool | None
     numa: str | None
     huge_pages: bool | None
@@ -134,6 +136,7 @@ class LoadedModel:
     block_store: TieredStore | None = None
     shares_blocks: bool = True
     watch: ThreadWatch | None = None
+    cores: SharedCores | None = None
 
 
 def load_model(
@@ -193,17 +196,18 @@ def load_model(
         embeds_only=file.is_encoder,
     )
     shares_blocks = runner.block_memory is not None
-    return LoadedModel(tokenizer, template, runner, report, block_store, shares_blocks, _watch(runner, settings, plan))
+    loaded = LoadedModel(tokenizer, template, runner, report, block_store, shares_blocks)
+    return _adapting(loaded, settings, plan) if plan.adapts else loaded
 
 
-def _watch(runner: ModelRunner, settings: Settings, plan: ExecutionPlan) -> ThreadWatch | None:
-    if not plan.adapts:
-        return None
-    return ThreadWatch(
-        runner,
-        (plan.threads, plan.prompt_threads),
-        replan=lambda cpus: plan_threads_of(settings, view_machine(cpus), plan.placement),
+def _adapting(loaded: LoadedModel, settings: Settings, plan: ExecutionPlan) -> LoadedModel:
+    """Let the number of threads follow what others need."""
+    threads = plan.threads, plan.prompt_threads
+    lending = LendingRunner(loaded.runner, threads, read_topology)
+    watch = ThreadWatch(
+        lending, threads, replan=lambda cpus: plan_threads_of(settings, view_machine(cpus), plan.placement)
     )
+    return replace(loaded, watch=watch, cores=lending.cores)
 
 
 def plan_model(model: str | Path, **options: Unpack[PlanOptions]) -> ExecutionPlan:

@@ -6,8 +6,8 @@ Leaves to others: which tokens a step computes (the scheduler) and what samples 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -46,6 +46,7 @@ class NativeRunner:
         kv_type: str = DEFAULT_KV_TYPE,
         prompt_cpus: list[int] | None = None,
         home_cpus: Collection[int] | None = None,
+        adapts: bool = True,
     ) -> None:
         """Start the threads.
 
@@ -57,6 +58,7 @@ class NativeRunner:
             kv_type: How KV blocks are kept.
             prompt_cpus: The same for steps that read prompts; by default ``cpus``.
             home_cpus: CPUs that threads without a place of their own may use; None leaves it to the system.
+            adapts: Whether threads whose CPUs are busy with other programs sit out.
         """
         self.model = model
         self._cpus, self._prompt_cpus = cpus, cpus if prompt_cpus is None else prompt_cpus
@@ -67,6 +69,7 @@ class NativeRunner:
         self._runtime = _native.Runtime(
             model, cpus=cpus, num_blocks=num_blocks, max_batch_tokens=max_batch_tokens, kv_type=kv_type
         )
+        self._runtime.set_sitting_out(adapts)
 
     @staticmethod
     def check(file: ModelFile) -> None:
@@ -86,6 +89,7 @@ class NativeRunner:
         context: int = 0,
         prompt_cpus: list[int] | None = None,
         home_cpus: Collection[int] | None = None,
+        adapts: bool = True,
         progress: Callable[[int, int], None] | None = None,
     ) -> NativeRunner:
         """Read the weights into the layout of the chosen kernels; ``progress`` hears bytes done and bytes in all.
@@ -93,16 +97,17 @@ class NativeRunner:
         Some models read positions in one of two ways, for short or for long sequences: ``context``, the length of the
         longest there will be, chooses; 0 stands for the longest that the model can read.
         """
-        _stay_on(home_cpus)
-        return cls(
-            _native.Model.load(file.native, isa=isa, cpus=cpus, progress=progress, context_length=context),
-            cpus=cpus,
-            num_blocks=num_blocks,
-            max_batch_tokens=max_batch_tokens,
-            kv_type=kv_type,
-            prompt_cpus=prompt_cpus,
-            home_cpus=home_cpus,
-        )
+        with _staying_on(home_cpus):
+            return cls(
+                _native.Model.load(file.native, isa=isa, cpus=cpus, progress=progress, context_length=context),
+                cpus=cpus,
+                num_blocks=num_blocks,
+                max_batch_tokens=max_batch_tokens,
+                kv_type=kv_type,
+                prompt_cpus=prompt_cpus,
+                home_cpus=home_cpus,
+                adapts=adapts,
+            )
 
     @property
     def num_threads(self) -> int:
@@ -249,6 +254,20 @@ def _stay_on(cpus: Collection[int] | None) -> None:
     if cpus is not None and hasattr(os, "sched_setaffinity"):
         with suppress(OSError):
             os.sched_setaffinity(0, cpus)
+
+
+@contextmanager
+def _staying_on(cpus: Collection[int] | None) -> Iterator[None]:
+    """Do so for a while."""
+    if cpus is None or not hasattr(os, "sched_getaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    _stay_on(cpus)
+    try:
+        yield
+    finally:
+        _stay_on(before)
 
 
 def _adapters(requests: Sequence[Request]) -> list[_native.Adapter]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from treadle.hardware.cores import Core
 from treadle.hardware.limits import CpuQuota, cpu_quota
 from treadle.hardware.topology import Topology, read_topology
 
-__all__ = ["MAX_THREADS", "UNPINNED", "ThreadPlan", "assign_threads", "plan_threads"]
+__all__ = ["MAX_THREADS", "UNPINNED", "ThreadPlan", "assign_threads", "plan_threads", "split_cores"]
 
 MAX_THREADS = 1024
 UNPINNED = -1
@@ -52,6 +52,7 @@ def assign_threads(
     why: str = "as asked for",
     cpus: Collection[int] | None = None,
     pin: bool | None = None,
+    num_reserved: int = 0,
 ) -> ThreadPlan:
     """Plans one worker per usable physical core, or ``explicit`` workers.
 
@@ -68,21 +69,34 @@ def assign_threads(
         why: Who set ``explicit``, in words.
         cpus: Leave the cores alone that have none of these CPUs; None uses all.
         pin: Whether to pin the workers; None decides as above.
+        num_reserved: How many cores to leave to others, see ``split_cores``; one is used in any case.
 
     Raises:
         UsageError: ``explicit`` is out of range.
     """
     wanted = _checked(explicit)
     cores = [core for core in topology.cores if cpus is None or not frozenset(cpus).isdisjoint(core.cpus)]
+    num_near = len(cores)
+    cores, reserved = split_cores(cores, num_reserved)
     performance = [core for core in cores if not core.is_efficiency] or cores
     usable = len(performance) if quota is None else min(len(performance), max(1, int(quota.num_cpus)))
     places = _places(usable if wanted is None else wanted, performance, cores, pin)
     basis = _describe(performance, len(cores) - len(performance), quota)
-    if len(cores) < len(topology.cores):
-        basis += f", {_counted(len(topology.cores) - len(cores), 'core')} on other memory nodes left out"
+    if num_near < len(topology.cores):
+        basis += f", {_counted(len(topology.cores) - num_near, 'core')} on other memory nodes left out"
+    if reserved:
+        basis += f", {_counted(len(reserved), 'core')} reserved for others"
     if wanted is not None:
         basis = f"{why}{f', above the {usable} usable' if wanted > usable else ''} ({basis})"
     return ThreadPlan(places, f"{_counted(len(places), 'thread')}: {basis}; {_describe_places(places)}")
+
+
+def split_cores(cores: Sequence[Core], num_reserved: int) -> tuple[list[Core], list[Core]]:
+    """Return the cores to use and those left to others: the last ones, slow ones before fast ones, but never all."""
+    ranked = sorted(cores, key=lambda core: core.is_efficiency)
+    num_used = max(1, len(ranked) - num_reserved)
+    reserved = ranked[num_used:]
+    return [core for core in cores if core not in reserved], reserved
 
 
 def _checked(explicit: int | None) -> int | None:

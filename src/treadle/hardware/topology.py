@@ -16,7 +16,7 @@ from treadle.hardware.kernel_files import parse_cpu_list, read_cpu_list, read_fi
 from treadle.hardware.limits import allowed_cpus
 from treadle.hardware.numa import NumaNode, read_nodes
 
-__all__ = ["Topology", "read_topology"]
+__all__ = ["Topology", "lending_order", "read_topology"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,24 @@ def read_topology(root: Path = Path("/"), affinity: Collection[int] | None = Non
     nodes = read_nodes(root)
     node_of = {cpu: node.node_id for node in nodes for cpu in node.cpus}
     return Topology(_online_cpus(root) or usable, usable, usable_cores(root, usable, node_of), nodes)
+
+
+def lending_order(topology: Topology, threads: Collection[int]) -> list[frozenset[int]]:
+    """Return the CPUs of each core in the order in which an engine would rather lose them.
+
+    That is the cores without a thread first, slow ones before fast ones, and then that of its last thread.
+
+    Args:
+        topology: The CPUs of the machine.
+        threads: Of each thread of the engine the CPU it stays on, or -1.
+    """
+    places = list(threads)
+
+    def worth(core: Core) -> tuple[int, bool, int]:
+        ranks = [places.index(cpu) for cpu in core.cpus if cpu in places]
+        return (-min(ranks) if ranks else -len(places), not core.is_efficiency, -core.cpus[0])
+
+    return [frozenset(core.cpus) for core in sorted(topology.cores, key=worth)]
 
 
 def _online_cpus(root: Path) -> frozenset[int]:

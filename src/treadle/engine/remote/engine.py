@@ -45,6 +45,7 @@ class RemoteEngine:
 
     observe: Observe | None = None
     report: None = None
+    cores: None = None
 
     def __init__(self, address: RemoteAddress, http: RemoteHttp, server: RemoteServer, limits: RemoteLimits) -> None:
         self._address = address
