@@ -15,6 +15,7 @@ from treadle.errors import InternalError, TreadleError, UsageError
 __all__ = ["Console", "console"]
 
 _RED, _YELLOW, _BOLD, _DIM, _PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
+_COLOURS = {"cyan": "\x1b[36m", "yellow": _YELLOW, "red": _RED, "magenta": "\x1b[35m", "bold": _BOLD}
 _LEVEL_COLOURS = {"red": _RED, "amber": _YELLOW, "green": "\x1b[32m"}
 
 
@@ -51,6 +52,14 @@ class Console:
             sys.stdout.write(f"{_BOLD}{_LEVEL_COLOURS[level]}{mark}{_PLAIN}")
             mark = ""
         self.out(mark + text)
+
+    def painted(self, *parts: tuple[str, str]) -> None:
+        """Write a line of data to stdout whose parts have, on a terminal, a colour each; "" is its usual one."""
+        if sys.stdout is not None and sys.stdout.isatty() and _shows_colours():
+            for text, colour in parts:
+                sys.stdout.write(f"{_COLOURS.get(colour, '')}{_harmless(text)}{_PLAIN}")
+            parts = ()
+        self.out("".join(text for text, _ in parts))
 
     def note(self, text: str) -> None:
         """Tell the user something on stderr, unless --quiet."""

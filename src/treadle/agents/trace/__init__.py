@@ -3,21 +3,26 @@
 Leaves to others: opening them where the work is done (the loop, the tools, the sandbox).
 """
 
-from treadle.agents.trace.critical_path import PathStep, critical_path
+from treadle.agents.trace.critical_path import PathStep, children_of, critical_path
 from treadle.agents.trace.model_spans import add_model_spans
 from treadle.agents.trace.record import Trace, read_traces
 from treadle.agents.trace.span import Span, SpanKind, current_span, span
 from treadle.agents.trace.summary import TraceSummary, summarise
+from treadle.agents.trace.time_shares import GROUPS, Group, group_spans
 
 __all__ = [
+    "GROUPS",
+    "Group",
     "PathStep",
     "Span",
     "SpanKind",
     "Trace",
     "TraceSummary",
     "add_model_spans",
+    "children_of",
     "critical_path",
     "current_span",
+    "group_spans",
     "read_traces",
     "span",
     "summarise",
