@@ -120,6 +120,7 @@ def test_readable_arguments(arguments, expected):
         '"half',
         "null",
         '""',
+        '{"city": "x", "city": "y"}',
     ],
 )
 def test_arguments_that_cannot_be_read_stay_text(arguments):

@@ -18,8 +18,15 @@ def _refuse_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON value")
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name occurs twice in one object, so that a value would be lost")
+    return found
+
+
 # Models put raw newlines and tabs into strings; read as what they plainly mean. Everything else stays strict.
-DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant)
+DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant, object_pairs_hook=_object)
 
 
 def calls_in(text: str, tools: ToolSchemas) -> list[ToolCall] | None:
