@@ -74,14 +74,14 @@ def python_page() -> Iterator[str]:
 
 
 def describe(name: str, thing: Any) -> Iterator[str]:
-    """A class: its signature, its words, its public methods and properties."""
+    """A class: its signature, its words, its public methods and properties. A function: the first two."""
     is_error = isinstance(thing, type) and issubclass(thing, BaseException)
     if typing.is_typeddict(thing):
         yield from fence([f"{key}: {kind}" for key, kind in own_annotations(thing).items()])
     elif not is_error:
         yield from fence(signature(name, thing).splitlines())
     yield from prose(thing)
-    if is_error or typing.is_typeddict(thing):
+    if is_error or typing.is_typeddict(thing) or not isinstance(thing, type):
         return
     ours = [base for base in reversed(thing.__mro__) if base.__module__.startswith("treadle.")]
     for member_name, entry in {key: value for base in ours for key, value in vars(base).items()}.items():

@@ -11,6 +11,12 @@ import importlib as _importlib
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
+    from treadle.agents.budget import Budget, Prices, Usage
+    from treadle.agents.events import CallBegan, CallEnded, ReasoningPiece, RunEnded, TextPiece, TurnBegan, Warned
+    from treadle.agents.function_tool import FunctionTool, tool
+    from treadle.agents.loop import Agent
+    from treadle.agents.result import AgentResult
+    from treadle.agents.tool import Tool, ToolResult, ToolSpec
     from treadle.engine.adapters import AdapterInfo
     from treadle.engine.async_llm import AsyncLLM
     from treadle.engine.block_store import StoreStats
@@ -43,7 +49,12 @@ if _typing.TYPE_CHECKING:
 __all__ = [
     "LLM",
     "AdapterInfo",
+    "Agent",
+    "AgentResult",
     "AsyncLLM",
+    "Budget",
+    "CallBegan",
+    "CallEnded",
     "CapacityError",
     "ChatMessage",
     "ChoiceForm",
@@ -55,29 +66,50 @@ __all__ = [
     "DownloadError",
     "EncodedPrompt",
     "EngineStats",
+    "FunctionTool",
     "InternalError",
     "JsonForm",
     "ModelFileError",
+    "Prices",
+    "ReasoningPiece",
     "RegexForm",
     "RemoteEngine",
     "RemoteError",
     "RemoteLLM",
     "RemoteLimits",
+    "RunEnded",
     "SamplingParams",
     "SchedulerCounters",
     "StepStats",
     "StoreStats",
     "TemplateError",
+    "TextPiece",
     "Timings",
     "TokenLogprob",
+    "Tool",
     "ToolError",
+    "ToolResult",
+    "ToolSpec",
     "TreadleError",
+    "TurnBegan",
     "UnsupportedModelError",
+    "Usage",
     "UsageError",
+    "Warned",
+    "tool",
 ]
 
 # Imported when first asked for: `import treadle.errors` must not load the native core.
 _MODULES = {
+    **dict.fromkeys(("Budget", "Prices", "Usage"), "treadle.agents.budget"),
+    **dict.fromkeys(
+        ("CallBegan", "CallEnded", "ReasoningPiece", "RunEnded", "TextPiece", "TurnBegan", "Warned"),
+        "treadle.agents.events",
+    ),
+    **dict.fromkeys(("FunctionTool", "tool"), "treadle.agents.function_tool"),
+    "Agent": "treadle.agents.loop",
+    "AgentResult": "treadle.agents.result",
+    **dict.fromkeys(("Tool", "ToolResult", "ToolSpec"), "treadle.agents.tool"),
     "LLM": "treadle.engine.llm",
     "AdapterInfo": "treadle.engine.adapters",
     "AsyncLLM": "treadle.engine.async_llm",

@@ -6,11 +6,19 @@ Leaves to others: making tools, of Python functions (``function_tool``) or of an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["Tool", "ToolResult", "ToolSpec"]
+__all__ = ["Tool", "ToolResult", "ToolSpec", "is_name"]
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def is_name(text: str) -> bool:
+    """Tell whether a tool may have that name, in every API."""
+    return _NAME.fullmatch(text) is not None
 
 
 @dataclass(frozen=True)
