@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
-from command import Terminal, treadle
+from command import Result, Terminal
 from made_traces import add, agent_trace, new_trace
+from treadle.cli.main import main
 
 WATERFALL = """\
 task Which region sold most?    2.00 s  ████████████████████████████████████████
@@ -31,6 +33,24 @@ task Which region sold most?    2.00 s  █████████████�
 """
 
 
+class RunTrace(Protocol):
+    def __call__(self, *arguments: str | Path, columns: int = 80) -> Result: ...
+
+
+@pytest.fixture
+def run_trace(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> RunTrace:
+    """Runs the command in this process, with pipes."""
+
+    def run(*arguments: str | Path, columns: int = 80) -> Result:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        with pytest.raises(SystemExit) as stop:
+            main(["trace", *map(str, arguments)])
+        out, err = capsys.readouterr()
+        return Result(int(stop.value.code or 0), out, err)
+
+    return run
+
+
 @pytest.fixture
 def one(tmp_path: Path) -> Path:
     path = tmp_path / "one.jsonl"
@@ -47,8 +67,8 @@ def many(tmp_path: Path) -> Path:
     return path
 
 
-def test_one_task_is_summed_up_and_drawn(one: Path) -> None:
-    result = treadle("trace", one, COLUMNS="80")
+def test_one_task_is_summed_up_and_drawn(one: Path, run_trace: RunTrace) -> None:
+    result = run_trace(one)
     assert (result.code, result.err) == (0, "")
     parts = result.out.split("\n\n")
     assert len(parts) == 5
@@ -78,8 +98,8 @@ def test_a_terminal_has_colours_and_its_own_width(one: Path) -> None:
         assert "\x1b" not in terminal.wait_for(r"decode +0\.38 s.*\n")
 
 
-def test_short_spans_share_a_line(one: Path) -> None:
-    lines = treadle("trace", one, "--rows", "4", COLUMNS="80").out.split("\n\n")[-1].splitlines()
+def test_short_spans_share_a_line(one: Path, run_trace: RunTrace) -> None:
+    lines = run_trace(one, "--rows", "4").out.split("\n\n")[-1].splitlines()
     assert [line[:34].rstrip() for line in lines] == [
         "task Which region sold most?",
         "  turn 1",
@@ -92,8 +112,8 @@ def test_short_spans_share_a_line(one: Path) -> None:
     assert "█" in lines[4]
 
 
-def test_many_tasks_are_listed_the_slowest_first(many: Path) -> None:
-    result = treadle("trace", many)
+def test_many_tasks_are_listed_the_slowest_first(many: Path, run_trace: RunTrace) -> None:
+    result = run_trace(many)
     assert result.code == 0
     assert "\ntasks    31, half of them within 2.00 s\n" in result.out
     table = result.out.split("\n\n")[-1].splitlines()
@@ -102,15 +122,15 @@ def test_many_tasks_are_listed_the_slowest_first(many: Path) -> None:
     assert len(table) == 22 and table[-1].split() == ["and", "11", "quicker", "ones"]
 
 
-def test_one_of_many_can_be_chosen(many: Path, one: Path) -> None:
-    chosen = treadle("trace", many, one, "--task", "32", COLUMNS="80").out
+def test_one_of_many_can_be_chosen(many: Path, one: Path, run_trace: RunTrace) -> None:
+    chosen = run_trace(many, one, "--task", "32").out
     assert chosen.split("\n\n")[-1] == WATERFALL
-    result = treadle("trace", one, "--task", "2")
+    result = run_trace(one, "--task", "2")
     assert result.code == 1 and "--task 2: expected a number up to 1" in result.err
 
 
-def test_json_has_the_documented_fields(many: Path) -> None:
-    facts = json.loads(treadle("trace", many, "--json").out)
+def test_json_has_the_documented_fields(many: Path, run_trace: RunTrace) -> None:
+    facts = json.loads(run_trace(many, "--json").out)
     assert list(facts) == ["schema", "notes", "summary", "tasks"]
     assert facts["schema"] == 1 and facts["summary"]["num_tasks"] == 31
     assert facts["summary"]["groups"].keys() == {"model", "tools", "waiting", "own"}
@@ -126,27 +146,27 @@ def test_json_has_the_documented_fields(many: Path) -> None:
     assert task["summary"]["critical_path"][0]["name"] == "python"
 
 
-def test_what_a_killed_writer_left_is_shown_with_a_warning(one: Path) -> None:
+def test_what_a_killed_writer_left_is_shown_with_a_warning(one: Path, run_trace: RunTrace) -> None:
     one.write_bytes(one.read_bytes()[:-140])
-    result = treadle("trace", one)
+    result = run_trace(one)
     assert result.code == 0
     assert result.err.count("warning: ") == 2
     assert "is cut short: its writer was stopped" in result.err and "did not end" in result.err
 
 
-def test_a_file_of_something_else_is_one_clear_error(tmp_path: Path, one: Path) -> None:
+def test_a_file_of_something_else_is_one_clear_error(tmp_path: Path, one: Path, run_trace: RunTrace) -> None:
     path = tmp_path / "other.jsonl"
     path.write_text('{"messages": []}\n')
-    result = treadle("trace", one, path)
+    result = run_trace(one, path)
     assert (result.code, result.out) == (1, "")
     assert result.err.splitlines() == [f"error: {path}: line 1: expected a field 'type', in '{{\"messages\": []}}'"]
 
 
-def test_names_cannot_steer_the_terminal(tmp_path: Path) -> None:
+def test_names_cannot_steer_the_terminal(tmp_path: Path, run_trace: RunTrace) -> None:
     path = tmp_path / "hostile.jsonl"
     trace = new_trace(100, "\x1b[2J\nname")
     add(trace, "tool", 0, 100, "\x1b]0;owned\x07 表示" * 20)
     trace.write(path)
-    result = treadle("trace", path, COLUMNS="60")
+    result = run_trace(path, columns=60)
     assert result.code == 0 and "\x1b" not in result.out and "\x07" not in result.out
     assert "task \ufffd[2J\ufffdname" in result.out

@@ -53,6 +53,10 @@ def trace(
     html: Annotated[
         Path | None, typer.Option("--html", help="Write a page to this file, which a browser shows without a network.")
     ] = None,
+    otel_endpoint: Annotated[
+        str | None,
+        typer.Option("--otel-endpoint", help="Send the traces to an OTLP collector, such as http://localhost:4318."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show where the time of agents' tasks went: shares of model and tools, critical path, and a waterfall of spans.
@@ -68,9 +72,11 @@ def trace(
         console.warn(note)
     if html is not None:
         _write_page(html, traces, notes)
+    if otel_endpoint is not None:
+        _send(otel_endpoint, traces)
     if as_json:
         console.out(json.dumps(trace_facts(traces, notes, has_spans=False), indent=2))
-    elif html is None:
+    elif html is None and otel_endpoint is None:
         chosen = traces if task is None else [traces[task - 1]]
         _print(chosen, summarise(chosen), rows)
 
@@ -84,6 +90,15 @@ def _write_page(path: Path, traces: Sequence[Trace], notes: Sequence[str]) -> No
     except OSError as error:
         raise UsageError(f"--html {path}: the page cannot be written: {error.strerror}") from None
     console.note(f"wrote {path}")
+
+
+def _send(endpoint: str, traces: Sequence[Trace]) -> None:
+    from treadle.agents.trace.otel import TraceExporter  # noqa: PLC0415  an extra
+
+    with TraceExporter(endpoint) as exporter:
+        for trace in traces:
+            exporter.export(trace)
+    console.note(f"sent {len(traces)} {'trace' if len(traces) == 1 else 'traces'} to {endpoint}")
 
 
 def _print(traces: Sequence[Trace], summary: TraceSummary, max_rows: int) -> None:

@@ -57,6 +57,7 @@ def _spans(trace: Trace) -> dict[str, Any]:
                 "start": (span.start_ns - begin) / _NS,
                 "end": (span.end_ns - begin) / _NS,
                 "cpu_seconds": span.cpu_seconds,
+                "has_failed": span.has_failed,
                 "attributes": span.attributes,
             }
             for span in trace.spans

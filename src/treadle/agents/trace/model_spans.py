@@ -50,4 +50,5 @@ def add_model_spans(span: Span, completion: Completion, *, is_remote: bool = Fal
         cached_tokens=completion.cached_tokens,
         answer_tokens=sum(each.answer_tokens for each in (completion, *completion.alternatives)),
         finish_reason=completion.finish_reason,
+        is_remote=is_remote,
     )

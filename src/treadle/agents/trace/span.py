@@ -89,6 +89,11 @@ class Span:
         """Return how long it lasted, in wall seconds."""
         return (self.end_ns - self.start_ns) / _NS
 
+    @property
+    def has_failed(self) -> bool:
+        """Tell whether it ended by an exception, or in a result that says so."""
+        return "error" in self.attributes or self.attributes.get("is_error") is True
+
     def add(
         self,
         kind: SpanKind,
@@ -129,6 +134,8 @@ class Span:
 
     def _read_cpu(self) -> None:
         mark = self._mark
+        if self.cpu_seconds is not None:  # somebody knows better
+            return
         if isinstance(mark, float):
             self.cpu_seconds = MODEL_CPU.leave(mark) / _NS
             return

@@ -158,7 +158,7 @@ def _by_tool(traces: Sequence[Trace]) -> dict[str, ToolTime]:
     times = {
         name: ToolTime(
             num_calls=len(same),
-            num_errors=sum("error" in span.attributes for span, _ in same),
+            num_errors=sum(span.has_failed for span, _ in same),
             wall_seconds=sum(span.seconds for span, _ in same),
             cpu_seconds=_cpu(seconds for _, seconds in same),
         )

@@ -203,7 +203,7 @@ class Waterfall {
     const isOpen = Boolean(inner) && !this.closed.has(span.id);
     const classes = ["row", `kind-${span.kind}`];
     if (span.id === this.selected) classes.push("selected");
-    if (span.attributes.error !== undefined) classes.push("failed");
+    if (span.has_failed) classes.push("failed");
     const row = shape("g", {
       id: `span-${span.id}`,
       class: classes.join(" "),
