@@ -106,6 +106,11 @@ class HttpTarget:
         self._model = model
 
     @property
+    def url(self) -> str:
+        """Where it listens, known once it has started."""
+        return self._url
+
+    @property
     def client(self) -> HttpClient:
         return HttpClient(self._url)
 
