@@ -6,15 +6,17 @@ Leaves to others: what they mean (``verdict``).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from treadle.engine.profile.operators import END, START
 from treadle.hardware.roofline import FLOAT_REACH, INT8_REACH, READ_REACH
 
 if TYPE_CHECKING:
-    from treadle.engine.profile.record import Cell
+    from treadle.engine.profile.record import Cell, Limits, Operator
 
-__all__ = ["Evidence", "gather"]
+__all__ = ["Evidence", "gather", "operator_bound"]
+
+Bound: TypeAlias = Literal["reading", "computing"]
 
 # A walk through the page tables whose entries are in a cache, in cycles; from memory it takes several times as long.
 _WALK_CYCLES = 30
@@ -26,16 +28,19 @@ class Evidence:
     """What is known of a cell; None where the system, or the processor, does not tell.
 
     ``read_share`` and ``ops_share`` are of the machine's limits; ``reading_time`` and ``computing_time`` which share of
-    a pass the kernels, who do not reach those limits, are known to need for it. ``barrier_share`` is waiting for other
-    threads, and starting and ending steps. CPU time is relative to what the threads could have had: ``throttled`` by a
-    quota in so many of its periods, ``stolen`` by the host, used by ``other`` programs, ``queued`` while others ran.
-    In ``absent_share`` of the steps fewer threads than planned took part.
+    a pass the kernels, who do not reach those limits, are known to need for it. ``reading_operators`` take so much of
+    it of which reading takes longer than computing, and ``computing_operators`` the other way round. ``barrier_share``
+    is waiting for other threads, and starting and ending steps. CPU time is relative to what the threads could have
+    had: ``throttled`` by a quota in so many of its periods, ``stolen`` by the host, used by ``other`` programs,
+    ``queued`` while others ran. In ``absent_share`` of the steps fewer threads than planned took part.
     """
 
     read_share: float | None
     ops_share: float | None
     reading_time: float | None
     computing_time: float | None
+    reading_operators: float
+    computing_operators: float
     kv_share: float
     wait_share: float
     barrier_share: float
@@ -68,6 +73,8 @@ def gather(cell: Cell) -> Evidence:
         ops_share=cell.ops_share,
         reading_time=None if cell.read_share is None else cell.read_share / READ_REACH,
         computing_time=None if cell.ops_share is None else _computing(cell),
+        reading_operators=_time_in(cell, "reading"),
+        computing_operators=_time_in(cell, "computing"),
         kv_share=_kv_bytes(cell) / cell.num_bytes if cell.num_bytes else 0.0,
         wait_share=waits / total,
         barrier_share=(waits + edges) / total,
@@ -86,11 +93,26 @@ def gather(cell: Cell) -> Evidence:
     )
 
 
+def operator_bound(operator: Operator, limits: Limits) -> Bound | None:
+    """Return what of an operator takes longer as far as kernels get; None for what is neither."""
+    reading, computing = operator.read_seconds(limits) / READ_REACH, _kernel_seconds(operator, limits)
+    if not reading and not computing:
+        return None
+    return "computing" if computing > reading else "reading"
+
+
+def _time_in(cell: Cell, bound: Bound) -> float:
+    found = (operator for operator in cell.operators if operator_bound(operator, cell.limits) == bound)
+    return sum(operator.seconds for operator in found) / cell.timed_seconds
+
+
 def _computing(cell: Cell) -> float:
     """Which share of a pass its operations take, at the rate that the kernels reach."""
-    reach = {"int8": INT8_REACH, "float": FLOAT_REACH}
-    seconds = sum(operator.ops_seconds(cell.limits) / reach[operator.computes] for operator in cell.operators)
-    return seconds / cell.pass_seconds
+    return sum(_kernel_seconds(operator, cell.limits) for operator in cell.operators) / cell.pass_seconds
+
+
+def _kernel_seconds(operator: Operator, limits: Limits) -> float:
+    return operator.ops_seconds(limits) / (INT8_REACH if operator.computes == "int8" else FLOAT_REACH)
 
 
 def _kv_bytes(cell: Cell) -> float:

@@ -24,23 +24,26 @@ _LEAST_STOLEN, _LEAST_QUEUED, _LEAST_ABSENT = 0.05, 0.08, 0.1
 _LEAST_FAULTS = 20.0  # per second, each of which waits for a disk
 _LEAST_WALKS = 0.2
 _LEAST_WAITING = 0.3
+# Where neither reading nor computing explains the time, less is enough: what each barrier costs is in the work, too.
+_LEAST_WAITING_WHEN_IDLE = 0.05
 # Without the rate of int8 operations, memory that is used less than this is not what bounds a cell.
 _LEAST_READING = 0.6
 # A cell that is further from its limit has something else to show.
 _NEAR_LIMIT = 0.4
+_NOTABLE = 0.15
 
 
 def judge(cell: Cell, machine: MachineFacts, settings: ProfileSettings) -> Verdict | None:
     """Return what bounds a cell; None if nothing holds it up and the machine's limits were not measured."""
     evidence = gather(cell)
-    found = next((found for rule in _RULES if (found := rule(cell, evidence)) is not None), None)
+    found = next((found for rule in _RULES if (found := rule(cell, evidence, machine)) is not None), None)
     if found is None:
         return None
     kind, because = found
     return Verdict(kind, because, evidence.numbers(), advise(Case(kind, cell, evidence, machine, settings)))
 
 
-def _swapped(cell: Cell, evidence: Evidence) -> Found | None:
+def _swapped(cell: Cell, evidence: Evidence, _machine: MachineFacts) -> Found | None:
     if (evidence.faults_per_second or 0.0) < _LEAST_FAULTS:
         return None
     swapped = cell.conditions.swapped_bytes
@@ -48,7 +51,7 @@ def _swapped(cell: Cell, evidence: Evidence) -> Found | None:
     return "swapped", f"{evidence.faults_per_second:,.0f} pages a second had to come from disk{held}"
 
 
-def _throttled(_: Cell, evidence: Evidence) -> Found | None:
+def _throttled(_cell: Cell, evidence: Evidence, _machine: MachineFacts) -> Found | None:
     share, periods = evidence.throttled_share or 0.0, evidence.throttled_periods or 0.0
     if share < _LEAST_THROTTLED and periods < _LEAST_THROTTLED_PERIODS:
         return None
@@ -58,49 +61,51 @@ def _throttled(_: Cell, evidence: Evidence) -> Found | None:
     )
 
 
-def _stolen(_: Cell, evidence: Evidence) -> Found | None:
+def _stolen(_cell: Cell, evidence: Evidence, _machine: MachineFacts) -> Found | None:
     if (evidence.stolen_share or 0.0) < _LEAST_STOLEN:
         return None
     return "robbed", f"the host took {evidence.stolen_share:.0%} of the CPU time for others"
 
 
-def _crowded(cell: Cell, evidence: Evidence) -> Found | None:
+def _crowded(cell: Cell, evidence: Evidence, machine: MachineFacts) -> Found | None:
     """Threads that are ready and do not run: other programs are in their way, or they are in each other's."""
-    queued, other = evidence.queued_share or 0.0, evidence.other_share or 0.0
-    if queued < _LEAST_QUEUED and evidence.absent_share < _LEAST_ABSENT:
+    queued, other, absent = evidence.queued_share or 0.0, evidence.other_share or 0.0, evidence.absent_share
+    if queued < _LEAST_QUEUED and absent < _LEAST_ABSENT:
         return None
-    if other < queued / 2:
-        return "barrier-bound", (
-            f"the {cell.limits.num_threads} threads took the CPUs from each other: they were ready and did not run for "
-            f"{queued:.0%} of their time, and other programs used {other:.0%}"
-        )
-    return "robbed", (
-        f"other programs used {other:.0%} of the CPU time: the threads were ready and did not run for {queued:.0%} of "
-        f"theirs, and in {evidence.absent_share:.0%} of the steps some sat out"
-    )
+    found = f"in {absent:.0%} of the steps some sat out" if absent >= _LEAST_ABSENT else ""
+    if queued >= _LEAST_QUEUED:
+        waited = f"they were ready and did not run for {queued:.0%} of their time"
+        found = f"{waited}, and {found}" if found else waited
+    if cell.limits.num_threads > machine.num_cores:
+        return "barrier-bound", f"{cell.limits.num_threads} threads share {machine.num_cores} cores: {found}"
+    return "robbed", f"something else ran on the CPUs of the threads, for {other:.0%} of the time: {found}"
 
 
-def _walking(_: Cell, evidence: Evidence) -> Found | None:
+def _walking(_cell: Cell, evidence: Evidence, _machine: MachineFacts) -> Found | None:
     if (evidence.walk_share or 0.0) < _LEAST_WALKS:
         return None
     return "TLB-bound", f"finding pages takes about {evidence.walk_share:.0%} of the cycles"
 
 
-def _waiting(cell: Cell, evidence: Evidence) -> Found | None:
+def _waiting(cell: Cell, evidence: Evidence, _machine: MachineFacts) -> Found | None:
     needed = max(evidence.reading_time or 0.0, evidence.computing_time or 0.0)
-    if evidence.barrier_share < max(_LEAST_WAITING, needed):
+    is_idle = cell.limits.num_threads > 1 and needed < _NEAR_LIMIT
+    if evidence.barrier_share < (_LEAST_WAITING_WHEN_IDLE if is_idle else max(_LEAST_WAITING, needed)):
         return None
+    num_calls = sum(operator.num_calls for operator in cell.operators)
     return "barrier-bound", (
-        f"threads wait for each other for {evidence.wait_share:.0%} of the time, and steps start and end for "
-        f"{evidence.barrier_share - evidence.wait_share:.0%}{_limits_in_words(cell, evidence)}"
+        f"threads wait for each other for {evidence.wait_share:.0%} of the time, steps start and end for "
+        f"{evidence.barrier_share - evidence.wait_share:.0%}, and {num_calls:,.0f} pieces of "
+        f"{cell.timed_seconds / max(1.0, num_calls) * 1e6:,.0f} us make a pass{_limits_in_words(cell, evidence)}"
     )
 
 
-def _computing(cell: Cell, evidence: Evidence) -> Found | None:
-    reading, computing, share = evidence.reading_time, evidence.computing_time, evidence.ops_share
-    if reading is None or evidence.read_share is None:
+def _computing(cell: Cell, evidence: Evidence, _machine: MachineFacts) -> Found | None:
+    share = evidence.ops_share
+    if evidence.reading_time is None or evidence.read_share is None:
         return None
-    if (reading >= _LEAST_READING) if computing is None else (computing <= reading):
+    is_reading = evidence.reading_operators >= evidence.computing_operators
+    if is_reading if share is not None else evidence.reading_time >= _LEAST_READING:
         return None
     rate = f"{cell.num_ops / cell.pass_seconds / 1e9:,.0f} G operations/s"
     if share is None:
@@ -112,7 +117,7 @@ def _computing(cell: Cell, evidence: Evidence) -> Found | None:
     )
 
 
-def _reading(cell: Cell, evidence: Evidence) -> Found | None:
+def _reading(cell: Cell, evidence: Evidence, _machine: MachineFacts) -> Found | None:
     if evidence.read_share is None:
         return None
     arithmetic = "" if evidence.ops_share is None else f", arithmetic is at {evidence.ops_share:.0%} of its peak"
@@ -128,7 +133,12 @@ _RULES = (_swapped, _throttled, _stolen, _crowded, _walking, _waiting, _computin
 
 
 def _rest(cell: Cell, evidence: Evidence) -> str:
-    """Where the time goes in a cell that is far from every limit."""
+    """Where the time goes in a cell that has two limits, or is far from both."""
+    if min(evidence.reading_operators, evidence.computing_operators) >= _NOTABLE:
+        return (
+            f"; {evidence.computing_operators:.0%} of the time operators compute for longer than they read, for "
+            f"{evidence.reading_operators:.0%} it is the other way round"
+        )
     if max(evidence.reading_time or 0.0, evidence.computing_time or 0.0) >= _NEAR_LIMIT:
         return ""
     slowest = max(cell.operators, key=lambda operator: operator.seconds)
