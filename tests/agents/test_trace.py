@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from treadle.agents.trace import Span, Trace, add_model_spans, current_span, span
+from treadle.agents.trace import Span, Trace, add_model_spans, charge_cpu, charge_thread, current_span, span
 from treadle.agents.trace.cpu import SharedCpu
 from treadle.engine.completion import Completion, Timings
 from treadle.errors import UsageError
@@ -237,6 +237,31 @@ def test_a_thread_has_its_own_cpu_seconds() -> None:
     with Trace.open("task"):
         made = asyncio.run(run())
     assert made.cpu_seconds is not None and made.cpu_seconds >= 0.002
+
+
+def test_cpu_seconds_from_elsewhere_are_charged_to_the_span() -> None:
+    def work() -> None:
+        burn()
+        with span("parse", "inner"):
+            burn()
+            burn()
+
+    async def run() -> Span:
+        with span("tool", "a") as made:
+            charge_cpu(5.0)
+            charge_cpu(2.0)
+            await asyncio.to_thread(charge_thread, work)
+        return made
+
+    with Trace.open("task") as trace:
+        made = asyncio.run(run())
+        charge_cpu(1.0)
+    assert made.cpu_seconds is not None and 7.002 <= made.cpu_seconds < 7.0 + made.seconds
+    inner = trace.spans[0]
+    assert inner.cpu_seconds is not None and inner.cpu_seconds >= 0.004
+    assert made.cpu_seconds + inner.cpu_seconds <= 7.0 + made.seconds * 1.01
+    assert trace.root.cpu_seconds == 1.0
+    charge_cpu(1.0)  # without a trace nobody is charged
 
 
 def test_those_who_use_the_process_at_a_time_share_its_cpu() -> None:

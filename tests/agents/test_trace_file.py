@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -156,6 +157,17 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
         read_traces([tmp_path / "nowhere"])
     with pytest.raises(UsageError, match="the trace cannot be written: Is a directory"), Trace.open("t", path=tmp_path):
         pass
+
+
+def test_a_task_goes_on_without_its_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with Trace.open("t", path=folder / "run.jsonl") as trace, span("turn"):
+        shutil.rmtree(folder)
+        with span("tool", "a"), span("network"):
+            pass
+    assert len(trace.spans) == 4
+    assert caplog.messages == [f"{folder / 'run.jsonl'}: the trace cannot be written: No such file or directory"]
 
 
 _VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just([]) | st.just({})

@@ -11,25 +11,29 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-__all__ = ["MODEL_CPU", "CpuMark", "SharedCpu", "mark_cpu", "read_cpu"]
+__all__ = ["MODEL_CPU", "CpuMark", "SharedCpu", "count_cpu", "mark_cpu"]
+
+_NS = 1_000_000_000
 
 
 class CpuMark(NamedTuple):
-    """Where a thread was when a span began."""
+    """Where a thread was when a span began: its CPU time, and how much of that spans that had ended account for."""
 
     thread_id: int
     num_pauses: int
     cpu_ns: int
+    counted_ns: int
 
 
-class _Pauses(threading.local):
-    """Counts how often the event loop of this thread has come round, only while somebody wants to know.
+class _Thread(threading.local):
+    """What is known of this thread: the CPU time of spans that have ended, and whether its event loop came round.
 
-    A callback queued now runs before anything that is queued once the current task has given way. So as long as it has
-    not run, no other task has.
+    That is counted in ``num_pauses``, only while somebody wants to know. A callback queued now runs before anything
+    that is queued once the current task has given way. So as long as it has not run, no other task has.
     """
 
-    count = 0
+    counted_ns = 0
+    num_pauses = 0
     awaited_loop: asyncio.AbstractEventLoop | None = None
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -38,26 +42,32 @@ class _Pauses(threading.local):
             loop.call_soon(self._pass)
 
     def _pass(self) -> None:
-        self.count += 1
+        self.num_pauses += 1
         self.awaited_loop = None
 
 
-_PAUSES = _Pauses()
+_THREAD = _Thread()
 
 
 def mark_cpu() -> CpuMark:
-    """Return a mark of this thread for ``read_cpu``."""
+    """Return a mark of this thread for ``count_cpu``."""
     loop = asyncio._get_running_loop()
     if loop is not None:
-        _PAUSES.watch(loop)
-    return CpuMark(threading.get_ident(), _PAUSES.count, time.thread_time_ns())
+        _THREAD.watch(loop)
+    return CpuMark(threading.get_ident(), _THREAD.num_pauses, time.thread_time_ns(), _THREAD.counted_ns)
 
 
-def read_cpu(mark: CpuMark) -> int | None:
-    """Return the CPU nanoseconds of this thread since the mark, None if other tasks or threads had a part in it."""
-    if mark.num_pauses != _PAUSES.count or mark.thread_id != threading.get_ident():
+def count_cpu(mark: CpuMark) -> float | None:
+    """Return the CPU seconds of this thread since the mark, without those counted since for somebody else.
+
+    They count as somebody's from now on. None if other tasks or threads had a part in what happened since the mark.
+    """
+    if mark.num_pauses != _THREAD.num_pauses or mark.thread_id != threading.get_ident():
         return None
-    return time.thread_time_ns() - mark.cpu_ns
+    cpu_ns = time.thread_time_ns() - mark.cpu_ns - (_THREAD.counted_ns - mark.counted_ns)
+    _THREAD.counted_ns += cpu_ns
+    MODEL_CPU.exclude(cpu_ns)
+    return cpu_ns / _NS
 
 
 class SharedCpu:

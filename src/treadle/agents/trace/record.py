@@ -6,9 +6,10 @@ Leaves to others: the form of the file (``trace_file``) and what the spans add u
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -19,6 +20,7 @@ from treadle.errors import UsageError
 
 __all__ = ["MAX_SPANS", "Trace", "read_traces"]
 
+_log = logging.getLogger("treadle.agents")
 MAX_SPANS = 10_000
 _NS = 1_000_000_000
 
@@ -58,7 +60,8 @@ class Trace:
 
         Args:
             name: What the task is, for people.
-            path: A file to which each span is added when it ends; others may add to it at the same time.
+            path: A file to which each span is added when it ends; others may add to it at the same time. One that can
+                no longer be written, as when the disk is full, is warned of and left.
             max_spans: How many spans are kept at most; what comes beyond is counted.
             attributes: What else to say of the task.
 
@@ -125,7 +128,7 @@ class Trace:
         """Keep a span that has ended."""
         self._spans.append(span)
         if self._writer is not None:
-            self._writer.add(self, span)
+            self._write(lambda writer: writer.add(self, span))
 
     def __enter__(self) -> Trace:
         if self._writer is not None:
@@ -140,9 +143,17 @@ class Trace:
         self.root.attributes["process_cpu_seconds"] = (time.process_time_ns() - self._cpu_ns) / _NS
         self.root.__exit__(kind, error, traceback)
         self.is_complete = True
-        if self._writer is not None:
-            self._writer.end(self)
+        self._write(lambda writer: writer.end(self))
+        self._writer = None
+
+    def _write(self, write: Callable[[TraceWriter], None]) -> None:
+        """Go on without the file when that can no longer be written: the task matters more."""
+        try:
+            if self._writer is not None:
+                write(self._writer)
+        except UsageError as error:
             self._writer = None
+            _log.warning("%s", error)
 
 
 def read_traces(paths: Sequence[str | Path]) -> tuple[list[Trace], list[str]]:

@@ -6,13 +6,24 @@ Leaves to others: keeping spans (``record``), and what they add up to (``summary
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, TypeVar, get_args
 
-from treadle.agents.trace.cpu import MODEL_CPU, CpuMark, mark_cpu, read_cpu
+from treadle.agents.trace.cpu import MODEL_CPU, CpuMark, count_cpu, mark_cpu
 
-__all__ = ["KINDS", "AttributeValue", "Recorder", "Span", "SpanKind", "current_span", "span"]
+__all__ = [
+    "KINDS",
+    "AttributeValue",
+    "Recorder",
+    "Span",
+    "SpanKind",
+    "charge_cpu",
+    "charge_thread",
+    "current_span",
+    "span",
+]
 
 SpanKind = Literal[
     "task", "turn", "model", "queue", "prefill", "decode", "parse", "dispatch", "tool", "sandbox", "network", "wait"
@@ -20,6 +31,7 @@ SpanKind = Literal[
 KINDS: tuple[SpanKind, ...] = get_args(SpanKind)
 AttributeValue = str | int | float | bool
 
+T = TypeVar("T")
 _MAX_TEXT = 2000
 _NS = 1_000_000_000
 _CURRENT: ContextVar[Span | None] = ContextVar("treadle_span", default=None)
@@ -47,7 +59,6 @@ class Span:
     """
 
     __slots__ = (
-        "_inner_cpu_ns",
         "_mark",
         "_outer",
         "_recorder",
@@ -80,7 +91,6 @@ class Span:
         self.end_ns = 0
         self.cpu_seconds: float | None = None
         self._recorder = recorder
-        self._inner_cpu_ns = 0
         self._outer: Span | None = None
         self._mark: CpuMark | float | None = None
 
@@ -133,22 +143,13 @@ class Span:
         self._record()
 
     def _read_cpu(self) -> None:
-        mark = self._mark
-        if self.cpu_seconds is not None:  # somebody knows better
-            return
-        if isinstance(mark, float):
-            self.cpu_seconds = MODEL_CPU.leave(mark) / _NS
-            return
-        assert mark is not None
-        cpu_ns = read_cpu(mark)
-        if cpu_ns is None:
-            return
-        own_ns = cpu_ns - self._inner_cpu_ns
-        self.cpu_seconds = own_ns / _NS
-        MODEL_CPU.exclude(own_ns)
-        outer = self._outer
-        if outer is not None and isinstance(outer._mark, CpuMark) and outer._mark.thread_id == mark.thread_id:
-            outer._inner_cpu_ns += cpu_ns
+        if isinstance(self._mark, float):
+            cpu_seconds: float | None = MODEL_CPU.leave(self._mark) / _NS
+        else:
+            assert self._mark is not None
+            cpu_seconds = count_cpu(self._mark)
+        if self.cpu_seconds is None:  # else somebody knows better
+            self.cpu_seconds = cpu_seconds
 
     def _record(self) -> None:
         if self._recorder is None:
@@ -157,6 +158,22 @@ class Span:
             if isinstance(value, str) and len(value) > _MAX_TEXT:
                 self.attributes[name] = value[:_MAX_TEXT] + "…"
         self._recorder.record(self)
+
+
+def charge_cpu(seconds: float) -> None:
+    """Count CPU seconds that were measured elsewhere, such as in a child process, to the span this code runs in."""
+    inside = _CURRENT.get()
+    if inside is not None:
+        inside.cpu_seconds = (inside.cpu_seconds or 0.0) + seconds
+
+
+def charge_thread(function: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
+    """Call a function in another thread than the span's own, and count the CPU seconds it takes there to that span."""
+    mark = mark_cpu()
+    try:
+        return function(*arguments, **keywords)
+    finally:
+        charge_cpu(count_cpu(mark) or 0.0)
 
 
 def current_span() -> Span | None:
