@@ -39,11 +39,12 @@ class Trial:
 
     def __init__(self, path: Path, arguments: argparse.Namespace) -> None:
         self.file, self.steps = ModelFile.open(path), arguments.steps
-        self.plan = plan_execution(self.file, Settings.from_environment(), view_machine())
+        settings = Settings.from_environment()
+        self.isa, self.plan = settings.isa, plan_execution(self.file, settings, view_machine())
         stream_blocks = -(-(DECODE_CONTEXT + self.steps) // KV_BLOCK_TOKENS)
         num_blocks = max(-(-max(FIRST_TOKEN_PROMPTS) // KV_BLOCK_TOKENS), max(STREAMS) * stream_blocks)
         runner = NativeRunner.load(
-            self.file, isa="", cpus=self.plan.threads.cpus, num_blocks=num_blocks, max_batch_tokens=512
+            self.file, isa=self.isa, cpus=self.plan.threads.cpus, num_blocks=num_blocks, max_batch_tokens=512
         )
         self.bench = StepBench(runner)
         self.speeds: list[MachineSpeed] = []
@@ -64,7 +65,7 @@ class Trial:
         self.rates[name] = max(rate, self.rates.get(name, 0.0))
 
     def _measure_machine(self) -> None:
-        found = measure_speed(self.plan.threads.cpus)
+        found = measure_speed(self.plan.threads.cpus, isa=self.isa)
         if found is None:
             sys.exit("too little memory is free to measure the machine")
         self.speeds.append(found)

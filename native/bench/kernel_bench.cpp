@@ -243,7 +243,7 @@ std::vector<Row> build_rows(const Options& options, int num_threads, const Memor
 void measure(const Options& options, int num_threads, int num_rounds, const Memory& memory) {
     ThreadPool pool(std::vector<int>(num_threads, -1));
     std::vector<Row> rows = build_rows(options, num_threads, memory);
-    LimitProbe probe(pool, memory.data, static_cast<size_t>(memory.num_bytes));
+    LimitProbe probe(pool, *find_kernels(nullptr), memory.data, static_cast<size_t>(memory.num_bytes));
     double read_rate = 0, peak_rate = 0;
     for (int round = 0; round < num_rounds; ++round) {
         read_rate = std::max(read_rate, probe.read_bytes_per_second(kTurnSeconds));

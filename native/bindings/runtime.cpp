@@ -18,6 +18,15 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace treadle::bindings {
+const KernelTable* choose_kernels(const std::string& isa) {
+    const KernelTable* kernels = find_kernels(isa.c_str());
+    if (kernels != nullptr) return kernels;
+    std::string names;
+    for (const char* const* name = runnable_isas(); *name != nullptr; ++name)
+        names += (names.empty() ? "" : ", ") + std::string(*name);
+    throw UsageError("no kernels for instruction set \"" + isa + "\" on this CPU, expected one of: " + names);
+}
+
 namespace {
 
 using Int32Array = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -32,15 +41,6 @@ struct StepOutput {
     std::vector<SampleResult> samples;
     std::optional<LogitArray> logits;
 };
-
-const KernelTable* choose_kernels(const std::string& isa) {
-    const KernelTable* kernels = find_kernels(isa.c_str());
-    if (kernels != nullptr) return kernels;
-    std::string names;
-    for (const char* const* name = runnable_isas(); *name != nullptr; ++name)
-        names += (names.empty() ? "" : ", ") + std::string(*name);
-    throw UsageError("no kernels for instruction set \"" + isa + "\" on this CPU, expected one of: " + names);
-}
 
 KvType kv_type_of(const std::string& name) {
     if (name == "f16") return KvType::kF16;

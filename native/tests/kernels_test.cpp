@@ -24,6 +24,9 @@ bool compare_table(const KernelTable& table) {
     compare_quantize(c);
     compare_vector_ops(c);
     compare_attention(c);
+    // They give no result; what this processor cannot run ends the test.
+    table.peak_int8(1);
+    table.peak_f32(1);
     printf("%-12s %lld values, fingerprint of ref %016llx, %d arrays differ\n", table.isa,
            static_cast<long long>(c.num_values), static_cast<unsigned long long>(c.fingerprint), c.num_failures);
     fflush(stdout);

@@ -4,10 +4,6 @@
 #include <atomic>
 #include <chrono>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 namespace treadle {
 
 namespace {
@@ -16,6 +12,7 @@ constexpr int64_t kLineBytes = 64;
 // In small pieces the threads keep starting anew, and prefetch what the other one reads: that is far from the limit.
 constexpr int64_t kMaxPieceBytes = int64_t{2} << 20;
 constexpr int64_t kPrefetchWords = 1024;
+constexpr double kClaimSeconds = 5e-6;
 constexpr int kUsedOnce = 0;  // the data is not needed again: leave no trace of it in the caches
 
 double seconds_now() {
@@ -49,28 +46,20 @@ void read_piece(const uint8_t* piece, int64_t num_bytes) {
     for (const uint64_t s : sum) asm volatile("" : : "r"(s));
 }
 
-#if defined(__x86_64__)
-constexpr int64_t kDotsPerClaim = 4096;
-constexpr double kOpsPerDot = 16.0 * 128;
-
-// One is 16 independent vpdpbusd of 64 multiplications and 64 additions each: enough to hide their latency.
-__attribute__((target("avx512f,avx512vnni"))) void dot_in_registers(int64_t num_dots) {
-    __m512i acc[16];
-    _Pragma("GCC unroll 16") for (int i = 0; i < 16; ++i) acc[i] = _mm512_set1_epi32(i);
-    const __m512i a = _mm512_set1_epi8(1), b = _mm512_set1_epi8(2);
-    for (int64_t n = 0; n < num_dots; ++n) {
-        _Pragma("GCC unroll 16") for (int i = 0; i < 16; ++i) {
-            acc[i] = _mm512_dpbusd_epi32(acc[i], a, b);
-            asm volatile("" : "+v"(acc[i]));
-        }
+// How many rounds of `peak` take at least kClaimSeconds, so that claims and clocks cost next to nothing.
+int64_t rounds_of_claim(PeakFn peak) {
+    for (int64_t num_rounds = 1;; num_rounds *= 2) {
+        const double start = seconds_now();
+        peak(num_rounds);
+        if (seconds_now() - start >= kClaimSeconds) return num_rounds;
     }
 }
-#endif
 
 }  // namespace
 
-LimitProbe::LimitProbe(ThreadPool& pool, const uint8_t* memory, size_t num_bytes)
+LimitProbe::LimitProbe(ThreadPool& pool, const KernelTable& kernels, const uint8_t* memory, size_t num_bytes)
     : pool_(pool),
+      kernels_(kernels),
       memory_(memory),
       piece_bytes_(std::min(static_cast<int64_t>(num_bytes), kMaxPieceBytes) / kLineBytes * kLineBytes),
       num_pieces_(static_cast<int64_t>(num_bytes) / piece_bytes_) {}
@@ -83,15 +72,14 @@ double LimitProbe::read_bytes_per_second(double seconds) {
     return window.num_claims * static_cast<double>(piece_bytes_) / window.seconds;
 }
 
-double LimitProbe::int8_ops_per_second(double seconds) {
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512vnni")) {
-        const Window window = run_window(pool_, seconds, [](int64_t) { dot_in_registers(kDotsPerClaim); });
-        return window.num_claims * static_cast<double>(kDotsPerClaim) * kOpsPerDot / window.seconds;
-    }
-#endif
-    static_cast<void>(seconds);
-    return 0;
+double LimitProbe::int8_ops_per_second(double seconds) { return ops_per_second(kernels_.peak_int8, seconds); }
+
+double LimitProbe::float_ops_per_second(double seconds) { return ops_per_second(kernels_.peak_f32, seconds); }
+
+double LimitProbe::ops_per_second(PeakFn peak, double seconds) {
+    const int64_t num_rounds = rounds_of_claim(peak);
+    const Window window = run_window(pool_, seconds, [&](int64_t) { peak(num_rounds); });
+    return window.num_claims * static_cast<double>(num_rounds * kPeakOps) / window.seconds;
 }
 
 }  // namespace treadle

@@ -252,12 +252,27 @@ class Runtime:
 class LimitProbe:
     """Measures what the machine gives at this moment, all threads together."""
 
-    def __init__(self, cpus: Sequence[int], num_bytes: int) -> None:
+    def __init__(self, cpus: Sequence[int], num_bytes: int, isa: str = '') -> None:
         """
-        Allocates the memory to read: `num_bytes`, more than every cache together.
+        Allocates the memory to read: `num_bytes`, more than every cache together. `isa` names the kernels whose instructions are measured, the best this CPU runs by default.
         """
 
-    def measure(self, windows: int, seconds: float) -> tuple[float, float]:
+    def measure(self, windows: int, seconds: float) -> tuple[float, float, float]:
         """
-        Bytes read from memory per second, and int8 multiplications and additions per second in registers (0 without AVX512-VNNI): each the best of so many windows of so many seconds, which take turns.
+        Bytes read from memory per second, int8 multiplications and additions per second in registers, and the same of floats: each the best of so many windows of so many seconds, which take turns.
+        """
+
+    @property
+    def isa(self) -> str:
+        """The kernels whose instructions are measured."""
+
+class LatencyProbe:
+    """Measures how long one thread waits for what it reads."""
+
+    def __init__(self, cpu: int, num_bytes: int) -> None:
+        """Allocates the memory to read, for a thread on this CPU (-1: on any)."""
+
+    def measure(self, num_bytes: int, seconds: float) -> float:
+        """
+        Seconds from one load to the next one that depends on it, in the first `num_bytes`, over so many seconds.
         """

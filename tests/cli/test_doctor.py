@@ -24,11 +24,22 @@ def test_json_has_the_documented_fields(tmp_path: Path) -> None:
     facts = json.loads(treadle("doctor", "--json", TREADLE_HOME=str(tmp_path)).out)
     assert list(facts) == ["schema", "worst", "machine", "measured", "findings"]
     assert facts["schema"] == 1 and facts["worst"] in ("red", "amber", "green")
-    assert facts["measured"].keys() == {"speeds", "disk_bytes_per_second", "disk_path", "steal_share"}
+    assert facts["measured"].keys() == {"speeds", "latency", "disk_bytes_per_second", "disk_path", "steal_share"}
     for speed in facts["measured"]["speeds"]:
-        assert speed.keys() == {"threads", "read_bytes_per_second", "int8_ops_per_second"}
+        rates = {"read_bytes_per_second", "int8_ops_per_second", "float_ops_per_second"}
+        assert speed.keys() == {"threads", "isa"} | rates
+    for place in (facts["measured"]["latency"] or {"places": []})["places"]:
+        assert place.keys() == {"place", "num_bytes", "seconds"}
     for finding in facts["findings"]:
         assert finding.keys() == {"name", "level", "found", "why", "fix", "effect"}
+
+
+def test_the_kernels_that_were_asked_for_are_measured(tmp_path: Path) -> None:
+    result = treadle("doctor", TREADLE_HOME=str(tmp_path), TREADLE_ISA="ref")
+    assert (result.code, result.err) == (0, "")
+    assert "float operations/s (ref)" in result.out
+    refused = treadle("doctor", TREADLE_HOME=str(tmp_path), TREADLE_ISA="mmx")
+    assert refused.code == 1 and 'no kernels for instruction set "mmx"' in refused.err
 
 
 def test_a_missing_model_is_an_error() -> None:

@@ -10,7 +10,7 @@ import pytest
 from command import treadle
 from oracles.tiny_model import TinyModel
 
-SPEEDS = {"read_bytes_per_second", "int8_ops_per_second"}
+SPEEDS = {"read_bytes_per_second", "int8_ops_per_second", "float_ops_per_second", "isa"}
 
 
 @pytest.fixture(scope="module")

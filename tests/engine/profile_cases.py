@@ -19,7 +19,7 @@ from treadle.engine.profile.record import (
     Step,
 )
 
-LIMITS = Limits(num_threads=2, memory_bytes=50e9, cache_bytes=None, int8_ops=2000e9, float_ops=500e9)
+LIMITS = Limits(num_threads=2, memory_bytes=50e9, cache_bytes=None, int8_ops=2000e9, float_ops=500e9, isa="avx512_vnni")
 MACHINE = MachineFacts(
     processor="A processor",
     architecture="x86_64",

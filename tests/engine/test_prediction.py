@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ from treadle.models.gguf import ModelFile
 from treadle.models.outline import ModelOutline, requantised
 
 GIB = 1 << 30
-SPEED = MachineSpeed(50e9, 2e12)
+SPEED = MachineSpeed(50e9, 2e12, 5e11, "avx512_vnni")
 
 
 def outline(name: str, quant: str) -> ModelOutline:
@@ -98,7 +99,7 @@ def test_windows_of_attention_save_time(tmp_path: Path) -> None:
 @pytest.fixture
 def _measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TREADLE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(roofline, "measure_speed", lambda _: SPEED)
+    monkeypatch.setattr(roofline, "measure_speed", lambda _, isa: replace(SPEED, isa=isa or SPEED.isa))
 
 
 @pytest.mark.usefixtures("_measured")
@@ -109,6 +110,23 @@ def test_a_file_as_it_is_and_in_other_quantisations(tmp_path: Path) -> None:
     assert list(look_ahead(path, ["q4_0", "Q8_0"]).predictions) == ["Q4_0", "Q8_0"]
     with pytest.raises(UsageError, match="quantisation: expected one of"):
         look_ahead(path, ["Q9"])
+
+
+@pytest.mark.usefixtures("_measured")
+def test_the_kernels_that_were_asked_for_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = TinyModel().write(tmp_path / "tiny.gguf")
+    monkeypatch.setenv("TREADLE_ISA", "ref")
+    found = look_ahead(path)
+    assert found.speed is not None and found.speed.isa == "ref"
+
+
+def test_formats_that_take_more_instructions_are_slower_where_compute_counts() -> None:
+    speed = MachineSpeed(50e9, 1e12, 3e11, "avx2")
+    rates = []
+    for quant in ("Q4_0", "Q8_0"):
+        model = outline("qwen2.5:1.5b", quant)
+        rates.append(predict(model, memory(model), Roofline(speed)).prompt_rate or 0.0)
+    assert rates[0] > 1.5 * rates[1]
 
 
 @pytest.mark.usefixtures("_measured")
@@ -124,6 +142,6 @@ def test_a_model_that_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_measured")
 def test_a_machine_that_cannot_be_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roofline, "measure_speed", lambda _: None)
+    monkeypatch.setattr(roofline, "measure_speed", lambda *_, **__: None)
     found = look_ahead(TinyModel().write(tmp_path / "tiny.gguf"))
     assert found.speed is None and found.predictions == {}

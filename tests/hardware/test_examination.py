@@ -13,6 +13,7 @@ from treadle.hardware import examination
 from treadle.hardware.disk_speed import measure_disk
 from treadle.hardware.examination import examine
 from treadle.hardware.machine_speed import MachineSpeed
+from treadle.hardware.memory_latency import MemoryLatency
 
 
 @pytest.fixture
@@ -20,11 +21,12 @@ def probes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many threads each probe had; the first one of two threads is disturbed."""
     counts: list[int] = []
 
-    def measure(cpus: Sequence[int], *, root: Path) -> MachineSpeed:
+    def measure(cpus: Sequence[int], *, isa: str, root: Path) -> MachineSpeed:
         counts.append(len(cpus))
         return MachineSpeed(1.0 if counts == [1, 2] else 10.0 * len(cpus), 5.0)
 
     monkeypatch.setattr(examination, "measure_speed", measure)
+    monkeypatch.setattr(examination, "measure_latency", lambda cpu, **_: MemoryLatency((), cpu))
     return counts
 
 
@@ -34,7 +36,8 @@ def test_every_number_of_threads_on_a_small_machine_in_turn(fake_root: FakeRoot,
     assert probes == [1, 2, 3] * 3
     assert {count: speed.read_bytes_per_second for count, speed in found.speeds.items()} == {1: 10.0, 2: 20.0, 3: 30.0}
     assert found.load == 1.5
-    assert said[0] == "round 1 of 3: memory and int8 with 1 of 3 threads"
+    assert found.latency == MemoryLatency((), 0)  # of the first CPU
+    assert said[0] == "round 1 of 3: bandwidth and arithmetic, 1 of 3 threads"
 
 
 def test_only_some_numbers_on_a_large_one(fake_root: FakeRoot, probes: list[int]) -> None:

@@ -15,6 +15,7 @@ from treadle.hardware.finding import Finding, worst_level
 from treadle.hardware.findings import RULES, find
 from treadle.hardware.machine import read_machine
 from treadle.hardware.machine_speed import MachineSpeed
+from treadle.hardware.memory_latency import Latency, MemoryLatency
 
 GB = 10**9
 MEMINFO = {"proc/meminfo": "MemTotal: 16000000 kB\nMemAvailable: 12000000 kB\n"}
@@ -228,6 +229,22 @@ def test_numa_balancing(look: Look) -> None:
     assert brief(findings.numa_balancing(look(two_sockets(2) | {setting: "1\n"}))) == ("amber", fix)
 
 
+@pytest.mark.parametrize(
+    ("nanoseconds", "share", "level", "found"),
+    [
+        (90, 1.0, "green", "90 ns, with 100% of it in huge pages"),
+        (249, None, "green", "249 ns"),
+        (400, 0.0, "amber", "400 ns, with 0% of it in huge pages"),
+    ],
+)
+def test_memory_latency(look: Look, nanoseconds: float, share: float | None, level: str, found: str) -> None:
+    latency = MemoryLatency((Latency("L1", 8192, 1e-9), Latency("memory", 1 << 28, 1e-9 * nanoseconds)), share)
+    finding = measured_findings.memory_latency(look(cpus(2), latency=latency))
+    assert finding is not None and (finding.level, finding.found) == (level, found)
+    assert measured_findings.memory_latency(look(cpus(2), latency=latency, load=2.0)) is None
+    assert measured_findings.memory_latency(look(cpus(2))) is None
+
+
 def speeds(*gigabytes: float) -> dict[int, MachineSpeed]:
     return {count: MachineSpeed(speed * GB, 1e12) for count, speed in enumerate(gigabytes, 1)}
 
@@ -298,4 +315,4 @@ def test_an_empty_machine_is_judged_too(look: Look) -> None:
 
 
 def test_every_rule_is_named_once(look: Look) -> None:
-    assert len(set(RULES)) == len(RULES) == 14
+    assert len(set(RULES)) == len(RULES) == 15

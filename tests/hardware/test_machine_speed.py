@@ -17,11 +17,12 @@ MIB = 1 << 20
 class FakeProbe:
     made: ClassVar[list[tuple[list[int], int]]] = []
 
-    def __init__(self, cpus: list[int], num_bytes: int) -> None:
+    def __init__(self, cpus: list[int], num_bytes: int, isa: str) -> None:
         self.made.append((cpus, num_bytes))
-        self._speeds = iter([(3.0, 1.0), (5.0, 0.5), (4.0, 2.0)] * 20)
+        self.isa = isa or "best"
+        self._speeds = iter([(3.0, 1.0, 7.0), (5.0, 0.5, 6.0), (4.0, 2.0, 8.0)] * 20)
 
-    def measure(self, windows: int, seconds: float) -> tuple[float, float]:
+    def measure(self, windows: int, seconds: float) -> tuple[float, float, float]:
         assert (windows, seconds) == (1, 0.005)
         return next(self._speeds)
 
@@ -48,12 +49,15 @@ def test_a_real_machine_has_plausible_speeds() -> None:
     speed = measure_speed([-1])
     assert speed is not None
     assert 1e8 < speed.read_bytes_per_second < 1e13
-    assert 0 <= speed.int8_ops_per_second < 1e15
+    assert 1e8 < speed.int8_ops_per_second < 1e15
+    assert 1e7 < speed.float_ops_per_second < 1e15
+    assert speed.isa in _native.kernels.runnable_isas()
 
 
 def test_the_best_of_all_windows_counts(fake_root: FakeRoot) -> None:
     root = fake_root(machine(4096, cache_mib=1))
-    assert measure_speed([0, 1], root=root) == MachineSpeed(5.0, 2.0)
+    assert measure_speed([0, 1], root=root) == MachineSpeed(5.0, 2.0, 8.0, "best")
+    assert measure_speed([0, 1], isa="avx2", root=root) == MachineSpeed(5.0, 2.0, 8.0, "avx2")
     assert FakeProbe.made[0][0] == [0, 1]
 
 
@@ -71,7 +75,8 @@ def test_nothing_is_borrowed_where_memory_is_short(fake_root: FakeRoot) -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_allowed", "expected"), [(0, None), (1, None), (2, MachineSpeed(3.0, 1.0)), (3, MachineSpeed(5.0, 1.0))]
+    ("num_allowed", "expected"),
+    [(0, None), (1, None), (2, MachineSpeed(3.0, 1.0, 7.0, "best")), (3, MachineSpeed(5.0, 1.0, 7.0, "best"))],
 )
 def test_it_ends_as_soon_as_it_is_told(fake_root: FakeRoot, num_allowed: int, expected: MachineSpeed | None) -> None:
     answers: Any = iter([True] * num_allowed + [False] * 99)

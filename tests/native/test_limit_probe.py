@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import threading
 from functools import partial
-from pathlib import Path
 
 import pytest
+from kernel_cases import RUNNABLE_ISAS
 
 from treadle import _native
 from treadle.errors import UsageError
@@ -35,14 +35,47 @@ def test_others_run_while_the_memory_is_written() -> None:
     assert any(has_progress() for _ in range(20))
 
 
-def test_rates_are_those_of_a_computer() -> None:
-    read, int8 = _native.LimitProbe(cpus=[-1, -1], num_bytes=16 * MIB).measure(windows=3, seconds=0.002)
+@pytest.mark.parametrize("isa", RUNNABLE_ISAS)
+def test_rates_are_those_of_a_computer(isa: str) -> None:
+    probe = _native.LimitProbe(cpus=[-1, -1], num_bytes=16 * MIB, isa=isa)
+    assert probe.isa == isa
+    read, int8, floats = probe.measure(windows=3, seconds=0.002)
     assert 1e8 < read < 1e13
-    flags = Path("/proc/cpuinfo").read_text().split() if Path("/proc/cpuinfo").exists() else []
-    if "avx512_vnni" in flags:
-        assert 1e9 < int8 < 1e15
-    else:
-        assert int8 == 0
+    assert 1e8 < int8 < 1e15
+    assert 1e7 < floats < 1e15
+
+
+def test_the_best_kernels_are_measured_unless_others_are_asked_for() -> None:
+    assert _native.LimitProbe([-1], MIB).isa == RUNNABLE_ISAS[0]
+    with pytest.raises(UsageError, match=r'no kernels for instruction set "avx9" on this CPU, expected one of: .*ref'):
+        _native.LimitProbe([-1], MIB, "avx9")
+
+
+def test_loads_take_as_long_as_those_of_a_computer() -> None:
+    probe = _native.LatencyProbe(cpu=-1, num_bytes=4 * MIB)
+    for num_bytes in (4096, 4 * MIB, 4096):  # a circle through the old one must not be followed
+        assert 1e-11 < probe.measure(num_bytes, 0.002) < 1e-3
+
+
+@pytest.mark.parametrize("num_bytes", [0, 2048, 12288])
+def test_memory_that_lines_cannot_form_a_circle_in_is_refused(num_bytes: int) -> None:
+    with pytest.raises(UsageError, match="num_bytes must be a power of two, at least 4096"):
+        _native.LatencyProbe(-1, num_bytes)
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "seconds", "expected"),
+    [
+        (2 * MIB, 0.01, "from 4096 to the memory of the probe"),
+        (4097, 0.01, "from 4096 to the memory of the probe"),
+        (4096, 0.0, "seconds must be above 0"),
+        (4096, float("nan"), "seconds must be above 0"),
+        (4096, 11.0, "seconds must be above 0"),
+    ],
+)
+def test_a_latency_that_cannot_be_measured_is_refused(num_bytes: int, seconds: float, expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
+        _native.LatencyProbe(-1, MIB).measure(num_bytes, seconds)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
+from treadle.engine.choose import NATIVE
 from treadle.engine.statistics import StepStats
 from treadle.errors import CapacityError
 from treadle.hardware.machine_speed import MachineSpeed
@@ -35,14 +36,17 @@ class Machine:
     def __init__(self, *speeds: MachineSpeed | Exception | None) -> None:
         self.clock = Clock()
         self.limits = Limits(ServerSettings(), clock=self.clock)
-        engine = SimpleNamespace(report=SimpleNamespace(thread_plan=ThreadPlan([3, 5], "a test")))
+        engine = SimpleNamespace(
+            report=SimpleNamespace(thread_plan=ThreadPlan([3, 5], "a test"), isa="avx2", engine=NATIVE)
+        )
         self.hub: Any = SimpleNamespace(loaded=[SimpleNamespace(engine=engine)], is_closing=False)
         self.watch = MachineWatch(self.hub, self.limits, measure=self._measure, clock=self.clock)
         self.measured: list[list[int]] = []
         self.during: Callable[[], object] = lambda: None
         self._speeds = iter(speeds)
 
-    def _measure(self, cpus: Sequence[int], *, goes_on: Callable[[], bool]) -> MachineSpeed | None:
+    def _measure(self, cpus: Sequence[int], *, isa: str, goes_on: Callable[[], bool]) -> MachineSpeed | None:
+        assert isa == "avx2"
         self.measured.append(list(cpus))
         self.during()
         speed = next(self._speeds)

@@ -109,6 +109,11 @@ struct AttendQ8Args {
 constexpr float kMaxWeight = 32767.0f;
 constexpr float kUnitWeight = 1.0f / kMaxWeight;
 
+// Rounds of kPeakOps multiplications and additions in registers, with the instructions of the table's kernels: what
+// those are measured against.
+using PeakFn = void (*)(int64_t num_rounds);
+constexpr int64_t kPeakOps = 12288;  // divisible by what eight, twelve and sixteen sums of any instruction set take
+
 struct KernelTable {
     const char* isa;
     MatmulFn matmul[kNumWeightFormats];   // null where the format is not a weight format
@@ -137,6 +142,9 @@ struct KernelTable {
 
     void (*attend_block)(const AttendArgs* args);
     void (*attend_block_q8_0)(const AttendQ8Args* args);
+
+    PeakFn peak_int8;  // of products of quantised weights
+    PeakFn peak_f32;   // fused multiply-adds
 };
 
 // Plain C++ in the written order of operations: runs everywhere, and is what other tables are tested against.

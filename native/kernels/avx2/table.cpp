@@ -20,6 +20,7 @@ constinit const KernelTable kAvx2Kernels = make_table("avx2", {.q4_0 = matmul_q4
                                                                .q5_k = matmul_q5_k,
                                                                .q6_k = matmul_q6_k,
                                                                .iq4_xs = matmul_iq4_xs,
-                                                               .tq2_0 = matmul_tq2_0});
+                                                               .tq2_0 = matmul_tq2_0,
+                                                               .peak = peak_int8});
 
 }  // namespace treadle

@@ -9,6 +9,7 @@ namespace {
 // Products of quantised weights, named after their formats.
 struct QuantisedProducts {
     MatmulFn q4_0, q4_1, q5_0, q5_1, q8_0, iq4_nl, mxfp4, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_xs, tq2_0;
+    PeakFn peak;  // of these
 };
 
 // A constant expression, so that tables need no code that runs when the library is loaded.
@@ -27,6 +28,8 @@ constexpr KernelTable make_table(const char* isa, const QuantisedProducts& produ
         .store_v = store_v,
         .attend_block = attend_block,
         .attend_block_q8_0 = attend_block_q8_0,
+        .peak_int8 = products.peak,
+        .peak_f32 = peak_f32,
     };
     table.matmul[kF32] = matmul_f32;
     table.matmul[kF16] = matmul_f16;

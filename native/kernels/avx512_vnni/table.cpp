@@ -24,6 +24,8 @@ constexpr KernelTable make_table() {
         .store_v = store_v,
         .attend_block = attend_block,
         .attend_block_q8_0 = attend_block_q8_0,
+        .peak_int8 = peak_int8,
+        .peak_f32 = peak_f32,
     };
     table.matmul[kF32] = matmul_f32;
     table.matmul[kF16] = matmul_f16;

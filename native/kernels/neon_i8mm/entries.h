@@ -21,4 +21,6 @@ void matmul_q6_k(const void* panel, int64_t num_columns, const ActTile* tile, fl
 void matmul_iq4_xs(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
 void matmul_tq2_0(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
 
+void peak_int8(int64_t num_rounds);
+
 }  // namespace treadle::neon_i8mm

@@ -21,6 +21,7 @@ constinit const KernelTable kNeonI8mmKernels = neon_dotprod::make_table("neon_i8
                                                                                       .q5_k = matmul_q5_k,
                                                                                       .q6_k = matmul_q6_k,
                                                                                       .iq4_xs = matmul_iq4_xs,
-                                                                                      .tq2_0 = matmul_tq2_0});
+                                                                                      .tq2_0 = matmul_tq2_0,
+                                                                                      .peak = peak_int8});
 
 }  // namespace treadle

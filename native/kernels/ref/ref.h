@@ -37,5 +37,7 @@ void store_k(const float* k, int32_t head_dim, int32_t position, uint16_t* k_blo
 void store_v(const float* v, int32_t head_dim, int32_t position, uint16_t* v_block);
 void attend_block(const AttendArgs* args);
 void attend_block_q8_0(const AttendQ8Args* args);
+void peak_int8(int64_t num_rounds);
+void peak_f32(int64_t num_rounds);
 
 }  // namespace treadle::ref

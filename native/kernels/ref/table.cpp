@@ -38,6 +38,8 @@ constexpr KernelTable make_table() {
     table.store_v = ref::store_v;
     table.attend_block = ref::attend_block;
     table.attend_block_q8_0 = ref::attend_block_q8_0;
+    table.peak_int8 = ref::peak_int8;
+    table.peak_f32 = ref::peak_f32;
     return table;
 }
 

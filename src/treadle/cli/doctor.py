@@ -16,12 +16,14 @@ import typer
 
 from treadle.cli.console import console
 from treadle.cli.table import print_rows
+from treadle.config import Settings
 from treadle.errors import ModelFileError, UsageError
 from treadle.models.store import ModelStore, resolve_model
 
 if TYPE_CHECKING:
     from treadle.hardware.examination import Examination
     from treadle.hardware.finding import Finding
+    from treadle.hardware.memory_latency import MemoryLatency
 
 __all__ = ["register"]
 
@@ -47,13 +49,14 @@ def doctor(
     """Measure this machine for up to ten seconds, and say what slows models down on it, with the command against it.
 
     Red costs much, amber something, green is as it should be. Memory is read by one thread, by more and by all; int8
-    operations are counted; a model's file is read from disk. Other programs should rest meanwhile. Nothing is changed.
+    and float operations are counted, and how long a load from each cache and from memory takes; a model's file is read
+    from disk. Other programs should rest meanwhile. Nothing is changed.
     """
     from treadle.hardware.examination import examine  # noqa: PLC0415  loads the native core
     from treadle.hardware.finding import worst_level  # noqa: PLC0415
     from treadle.hardware.findings import find  # noqa: PLC0415
 
-    facts = examine(disk_path=_model_path(model), progress=_show)
+    facts = examine(disk_path=_model_path(model), isa=Settings.from_environment().isa, progress=_show)
     _show("")
     findings = find(facts)
     worst = worst_level(findings)
@@ -102,6 +105,7 @@ def _as_dict(facts: Examination, findings: list[Finding], worst: str) -> dict[st
             "speeds": [
                 {"threads": count, **dataclasses.asdict(speed)} for count, speed in sorted(facts.speeds.items())
             ],
+            "latency": None if facts.latency is None else dataclasses.asdict(facts.latency),
             "disk_bytes_per_second": facts.disk_bytes_per_second,
             "disk_path": None if facts.disk_path is None else str(facts.disk_path),
             "steal_share": facts.steal_share,
@@ -129,11 +133,20 @@ def _summary(facts: Examination) -> list[tuple[str, str]]:
     rows = [("machine", "; ".join([cores, *(place for place in places if place)]))]
     for count, speed in sorted(facts.speeds.items()):
         threads = f"{count} thread" + ("" if count == 1 else "s")
-        ops = speed.int8_ops_per_second
-        products = f", {ops / 1e9:,.0f} G int8 operations/s" if ops else ""
-        rows.append((threads, f"{speed.read_bytes_per_second / 1e9:.1f} GB/s read{products}"))
+        int8, floats = speed.int8_ops_per_second / 1e9, speed.float_ops_per_second / 1e9
+        arithmetic = f"{int8:,.0f} G int8 and {floats:,.0f} G float operations/s ({speed.isa})"
+        rows.append((threads, f"{speed.read_bytes_per_second / 1e9:.1f} GB/s read, {arithmetic}"))
+    if facts.latency is not None:
+        rows.append(("latency", _latency(facts.latency)))
     if facts.disk_bytes_per_second is None:
         rows.append(("disk", "not measured: no stored model that could be read past the system's cache"))
     else:
         rows.append(("disk", f"{facts.disk_bytes_per_second / 1e6:,.0f} MB/s read"))
     return rows
+
+
+def _latency(found: MemoryLatency) -> str:
+    places = ", ".join(f"{place.place} {1e9 * place.seconds:.3g} ns" for place in found.places)
+    share = found.huge_page_share
+    pages = "" if share is None else f" ({share:.0%} of it in huge pages)"
+    return places + pages

@@ -109,7 +109,7 @@ def _predicted(outlook: Outlook) -> list[list[str]]:
 
 def _speed(speed: MachineSpeed) -> str:
     ops = speed.int8_ops_per_second / 1e9
-    products = f"{ops:,.0f} G int8 operations/s" if ops else "an unknown rate of int8 operations"
+    products = f"{ops:,.0f} G int8 operations/s ({speed.isa})" if ops else "an unknown rate of int8 operations"
     return f"{speed.read_bytes_per_second / 1e9:.1f} GB/s and {products}"
 
 

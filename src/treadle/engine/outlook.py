@@ -63,7 +63,7 @@ def look_ahead(model: str | Path, quants: Sequence[str] = (), **options: Unpack[
     found, is_native, plan = _planned(model, settings, machine, options)
     usual, outline = AS_IT_IS if isinstance(found, ModelFile) else _CATALOG_QUANT, outline_of(found)
     candidates = {quant.upper(): requantised(outline, quant) for quant in quants} or {usual: outline}
-    roofline = measure_roofline(plan.threads.cpus) if is_native else None
+    roofline = measure_roofline(plan.threads.cpus, settings.isa) if is_native else None
     if roofline is None:
         return Outlook(plan, None, {})
     settings = settings.override(kv_type=plan.memory.kv_type)

@@ -51,7 +51,7 @@ class Prediction:
 
 def predict(model: ModelFile | ModelOutline, memory: MemoryPlan, roofline: Roofline) -> Prediction:
     """Predict for a model whose memory is planned."""
-    counter = _Counter(model, memory.kv_type)
+    counter = _Counter(model, memory.kv_type, roofline)
     knows_compute = roofline.knows_compute and counter.int8_share >= _LEAST_INT8_SHARE
 
     def decode_rate(streams: int) -> float | None:
@@ -77,9 +77,11 @@ def predict(model: ModelFile | ModelOutline, memory: MemoryPlan, roofline: Roofl
 class _Counter:
     """Counts the work of steps of one model."""
 
-    def __init__(self, model: ModelFile | ModelOutline, kv_type: str) -> None:
+    def __init__(self, model: ModelFile | ModelOutline, kv_type: str, roofline: Roofline) -> None:
         self._shape = model.hyperparameters
-        self.work: StepWork = work_of(model, weight_bytes=decode_bytes_of(model), kv_type=kv_type)
+        self.work: StepWork = work_of(
+            model, weight_bytes=decode_bytes_of(model), kv_type=kv_type, cost_of=roofline.cost_of
+        )
         window = model.metadata.get(f"{model.architecture}.attention.sliding_window")
         self._window = window if isinstance(window, int) and window > 0 else 0
         self._windowed_share = _WINDOWED_LAYERS.get(model.architecture, 0.0) if self._window else 0.0

@@ -6,6 +6,7 @@ Leaves to others: taking the time (``engine.statistics``) and what the machine c
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -59,13 +60,26 @@ def decode_bytes_of(file: ModelFile | ModelOutline) -> int:
     return total
 
 
-def work_of(file: ModelFile | ModelOutline, *, weight_bytes: int, kv_type: str) -> StepWork:
-    """Return what steps of the model in ``file`` cost; ``weight_bytes`` is what one reads of the weights."""
+def work_of(
+    file: ModelFile | ModelOutline,
+    *,
+    weight_bytes: int,
+    kv_type: str,
+    cost_of: Callable[[str], float] = lambda _: 1.0,
+) -> StepWork:
+    """Return what steps of the model in ``file`` cost.
+
+    Args:
+        file: The model.
+        weight_bytes: What a step reads of the weights.
+        kv_type: Of the KV blocks.
+        cost_of: As what an operation with weights of a format counts.
+    """
     expert_share = _expert_share(file)
     token_ops = 0
     logit_ops = embedding_ops = 0
     for tensor in file.tensors:
-        ops = _product_ops(tensor)
+        ops = int(_product_ops(tensor) * cost_of(tensor.format))
         if tensor.name.startswith("blk."):
             token_ops += int(ops * expert_share) if len(tensor.shape) == 3 else ops
         elif tensor.name == "output.weight":

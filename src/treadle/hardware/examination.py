@@ -15,6 +15,7 @@ from treadle.hardware.disk_speed import measure_disk
 from treadle.hardware.kernel_files import parse_integer, read_fields, read_integer, read_text
 from treadle.hardware.machine import Machine, read_machine
 from treadle.hardware.machine_speed import MachineSpeed, measure_speed
+from treadle.hardware.memory_latency import MemoryLatency, measure_latency
 from treadle.hardware.throttling import Throttling, read_throttling
 
 __all__ = ["Examination", "examine", "read_machine_state"]
@@ -42,6 +43,7 @@ class Examination:
     throttling: Throttling
     load: float | None
     speeds: dict[int, MachineSpeed]
+    latency: MemoryLatency | None
     steal_share: float | None
     disk_path: Path | None
     disk_bytes_per_second: float | None
@@ -50,6 +52,7 @@ class Examination:
 def examine(
     *,
     disk_path: Path | None = None,
+    isa: str = "",
     progress: Callable[[str], None] = lambda _: None,
     root: Path = Path("/"),
 ) -> Examination:
@@ -57,13 +60,19 @@ def examine(
 
     Args:
         disk_path: The file to measure the disk with.
+        isa: The kernel table whose arithmetic is measured, by default the best one here.
         progress: Hears what is being measured.
         root: The folder that holds ``proc`` and ``sys``.
+
+    Raises:
+        UsageError: This processor does not run the table.
     """
     load = _load(root)
     machine = read_machine(root)
+    cpus = [core.cpus[0] for core in machine.topology.performance_cores]
     started, stolen = time.monotonic(), read_throttling(root).steal_seconds
-    speeds = _measure_speeds([core.cpus[0] for core in machine.topology.performance_cores], progress, root)
+    speeds = _measure_speeds(cpus, isa, progress, root)
+    latency = measure_latency(cpus[0] if cpus else -1, progress=progress, root=root)
     elapsed, throttling = time.monotonic() - started, read_throttling(root)
     if disk_path is not None:
         progress("reading from disk")
@@ -73,6 +82,7 @@ def examine(
         throttling=throttling,
         load=load,
         speeds=speeds,
+        latency=latency,
         steal_share=_steal_share(stolen, throttling.steal_seconds, elapsed * len(machine.topology.online)),
         disk_path=disk_path,
         disk_bytes_per_second=None if disk_path is None else measure_disk(disk_path),
@@ -86,6 +96,7 @@ def read_machine_state(
     throttling: Throttling | None = None,
     load: float | None = None,
     speeds: dict[int, MachineSpeed] | None = None,
+    latency: MemoryLatency | None = None,
     steal_share: float | None = None,
     disk_path: Path | None = None,
     disk_bytes_per_second: float | None = None,
@@ -103,13 +114,16 @@ def read_machine_state(
         throttling=throttling or read_throttling(root),
         load=load,
         speeds=speeds or {},
+        latency=latency,
         steal_share=steal_share,
         disk_path=disk_path,
         disk_bytes_per_second=disk_bytes_per_second,
     )
 
 
-def _measure_speeds(cpus: Sequence[int], progress: Callable[[str], None], root: Path) -> dict[int, MachineSpeed]:
+def _measure_speeds(
+    cpus: Sequence[int], isa: str, progress: Callable[[str], None], root: Path
+) -> dict[int, MachineSpeed]:
     counts = _thread_counts(len(cpus))
     best: dict[int, MachineSpeed] = {}
     deadline = time.monotonic() + _MOST_SECONDS
@@ -117,8 +131,10 @@ def _measure_speeds(cpus: Sequence[int], progress: Callable[[str], None], root: 
         for count in counts:
             if time.monotonic() > deadline:
                 return best
-            progress(f"round {round_number} of {_NUM_ROUNDS}: memory and int8 with {count} of {counts[-1]} threads")
-            speed = measure_speed(cpus[:count], root=root)
+            progress(
+                f"round {round_number} of {_NUM_ROUNDS}: bandwidth and arithmetic, {count} of {counts[-1]} threads"
+            )
+            speed = measure_speed(cpus[:count], isa=isa, root=root)
             if speed is not None:
                 best[count] = speed.best_of(best.get(count, speed))
     return best

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from treadle.hardware.examination import Examination
 from treadle.hardware.finding import LEVELS, Finding, Level, format_size
-from treadle.hardware.measured_findings import disk, memory_channels, neighbours, stolen_time
+from treadle.hardware.measured_findings import disk, memory_channels, memory_latency, neighbours, stolen_time
 
 __all__ = ["RULES", "find"]
 
@@ -223,6 +223,7 @@ RULES = (
     swap,
     numa_balancing,
     memory_channels,
+    memory_latency,
     stolen_time,
     neighbours,
     disk,

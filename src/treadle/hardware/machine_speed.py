@@ -1,4 +1,4 @@
-"""Measures what the machine gives at this moment: bytes read from memory and int8 operations, per second.
+"""Measures what the machine gives at this moment: bytes read from memory, int8 and float operations, per second.
 
 Leaves to others: when to measure, and what share of it is used.
 """
@@ -27,16 +27,23 @@ _MEMORY_SHARE = 4
 
 @dataclass(frozen=True)
 class MachineSpeed:
-    """All threads together; ``int8_ops_per_second`` counts multiplications and additions, 0 where not measured."""
+    """All threads together; operations are multiplications and additions, 0 where not measured.
+
+    They are those of the kernel table ``isa``: of its int8 products and its fused multiply-adds of 32-bit floats.
+    """
 
     read_bytes_per_second: float
     int8_ops_per_second: float
+    float_ops_per_second: float = 0.0
+    isa: str = ""
 
     def best_of(self, other: MachineSpeed) -> MachineSpeed:
         """Return the higher speed of each kind: whatever disturbs a measurement makes it lower."""
         return MachineSpeed(
             max(self.read_bytes_per_second, other.read_bytes_per_second),
             max(self.int8_ops_per_second, other.int8_ops_per_second),
+            max(self.float_ops_per_second, other.float_ops_per_second),
+            self.isa,
         )
 
 
@@ -44,6 +51,7 @@ def measure_speed(
     cpus: Sequence[int],
     *,
     num_bytes: int | None = None,
+    isa: str = "",
     goes_on: Callable[[], bool] = lambda: True,
     root: Path = Path("/"),
 ) -> MachineSpeed | None:
@@ -55,11 +63,15 @@ def measure_speed(
     Args:
         cpus: One entry per thread.
         num_bytes: What is read again and again, at least 1 MiB: less than the caches hold is read from them.
+        isa: The kernel table whose instructions count, by default the best one here.
         goes_on: Asked before each step of a few milliseconds whether to go on.
         root: The folder that holds ``proc`` and ``sys``.
 
     Returns:
         What was measured until ``goes_on`` said no, or None: no window was complete, or too little memory is free.
+
+    Raises:
+        UsageError: This processor does not run the table.
     """
     from treadle import _native  # noqa: PLC0415  describing machines must work without it
 
@@ -67,12 +79,12 @@ def measure_speed(
         num_bytes = _probe_bytes(root)
     if num_bytes * _MEMORY_SHARE > memory_budget(root).available_bytes or not goes_on():
         return None
-    probe = _native.LimitProbe(list(cpus), num_bytes)
+    probe = _native.LimitProbe(list(cpus), num_bytes, isa)
     best: MachineSpeed | None = None
     for _ in range(_NUM_WINDOWS):
         if not goes_on():
             break
-        speed = MachineSpeed(*probe.measure(1, _WINDOW_SECONDS))
+        speed = MachineSpeed(*probe.measure(1, _WINDOW_SECONDS), probe.isa)
         best = speed if best is None else best.best_of(speed)
     return best
 

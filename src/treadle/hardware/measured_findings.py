@@ -8,10 +8,12 @@ from __future__ import annotations
 from treadle.hardware.examination import Examination
 from treadle.hardware.finding import Finding
 
-__all__ = ["disk", "is_busy", "memory_channels", "neighbours", "stolen_time"]
+__all__ = ["disk", "is_busy", "memory_channels", "memory_latency", "neighbours", "stolen_time"]
 
 # Of one channel of DDR5-5600; what is read faster comes from several.
 _CHANNEL_BYTES_PER_SECOND = 45e9
+# Servers of several sockets take 150 ns at the most, small pages and virtual machines half as long again.
+_SLOW_LOAD_SECONDS = 250e-9
 # Other programs with so many threads per CPU may have held up a probe.
 _BUSY_SHARE = 0.5
 
@@ -31,6 +33,19 @@ def memory_channels(facts: Examination) -> Finding | None:
         return Finding("memory channels", "amber", found, why, fix, 0.1)
     why = f"{most} threads read no faster than one: probably one memory channel is in use; two read twice as fast"
     return Finding("memory channels", "amber", found, why, "sudo dmidecode -t memory | grep -E 'Locator|Size'", 0.5)
+
+
+def memory_latency(facts: Examination) -> Finding | None:
+    """How long a load from memory takes."""
+    if facts.latency is None or is_busy(facts):
+        return None
+    share = facts.latency.huge_page_share
+    memory = facts.latency.places[-1].seconds
+    found = f"{1e9 * memory:.0f} ns" + ("" if share is None else f", with {share:.0%} of it in huge pages")
+    if memory <= _SLOW_LOAD_SECONDS:
+        return Finding("memory latency", "green", found)
+    why = "slow memory, that of another node, or neighbours who read as well; threads wait longer for each other too"
+    return Finding("memory latency", "amber", found, why, "numactl --hardware  # and what else runs: top", 0.1)
 
 
 def stolen_time(facts: Examination) -> Finding | None:

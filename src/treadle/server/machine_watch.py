@@ -15,6 +15,7 @@ from treadle.errors import TreadleError
 from treadle.hardware.machine_speed import MachineSpeed, measure_speed
 
 if TYPE_CHECKING:
+    from treadle.engine.load import LoadReport
     from treadle.engine.statistics import EngineStats
     from treadle.server.hub import ModelHub
     from treadle.server.limits import Limits
@@ -31,7 +32,7 @@ _AGAIN_SECONDS = 900.0
 class Measure(Protocol):
     """What ``hardware.machine_speed.measure_speed`` does."""
 
-    def __call__(self, cpus: Sequence[int], *, goes_on: Callable[[], bool]) -> MachineSpeed | None:
+    def __call__(self, cpus: Sequence[int], *, isa: str, goes_on: Callable[[], bool]) -> MachineSpeed | None:
         """Measure until ``goes_on`` says no."""
 
 
@@ -86,12 +87,13 @@ class MachineWatch:
             return
         if self._measured_at is not None and self._clock() - self._measured_at < _AGAIN_SECONDS:
             return
-        cpus = self._computing_cpus()
-        if cpus is None:
+        report = self._computing()
+        if report is None:
             return
+        isa = report.isa if report.engine.name == "native" else ""  # llama.cpp has no kernel table
         speed = None
         try:
-            speed = await asyncio.to_thread(self._measure, cpus, goes_on=self._is_idle)
+            speed = await asyncio.to_thread(self._measure, report.thread_plan.cpus, isa=isa, goes_on=self._is_idle)
         except TreadleError as error:  # nothing depends on it
             _log.warning("the machine's limits could not be measured: %s", error)
         if speed is not None:
@@ -99,10 +101,10 @@ class MachineWatch:
         if speed is not None or self._is_idle():
             self._measured_at = self._clock()
 
-    def _computing_cpus(self) -> Sequence[int] | None:
-        """Return where the threads of a model in this process are, None if there is no such model."""
+    def _computing(self) -> LoadReport | None:
+        """Return how a model in this process was loaded, None if there is no such model."""
         reports = [model.engine.report for model in self._hub.loaded if model.engine is not None]
-        return next((report.thread_plan.cpus for report in reports if report is not None), None)
+        return next((report for report in reports if report is not None), None)
 
     def _is_idle(self) -> bool:
         return self._limits.num_requests == 0 and not self._hub.is_closing

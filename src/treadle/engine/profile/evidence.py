@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from treadle.engine.profile.operators import END, START
-from treadle.hardware.roofline import FLOAT_REACH, INT8_REACH, READ_REACH
+from treadle.hardware.roofline import READ_REACH, float_reach, int8_reach
 
 if TYPE_CHECKING:
     from treadle.engine.profile.record import Cell, Limits, Operator
@@ -112,7 +112,8 @@ def _computing(cell: Cell) -> float:
 
 
 def _kernel_seconds(operator: Operator, limits: Limits) -> float:
-    return operator.ops_seconds(limits) / (INT8_REACH if operator.computes == "int8" else FLOAT_REACH)
+    reach = int8_reach if operator.computes == "int8" else float_reach
+    return operator.ops_seconds(limits) / reach(limits.isa)
 
 
 def _kv_bytes(cell: Cell) -> float:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from treadle.engine.profile.record import Limits, SpeedSample
 from treadle.hardware.machine_speed import MachineSpeed, measure_speed
-from treadle.hardware.roofline import FLOATS_PER_INT8, typical_speed
+from treadle.hardware.roofline import typical_speed
 
 if TYPE_CHECKING:
     from treadle.hardware.caches import Cache
@@ -38,35 +38,41 @@ def fits_in_cache(num_bytes: int, caches: Sequence[Cache]) -> bool:
 
 
 class LimitWatch:
-    """Measures now and then; ``cached_bytes`` is what is read again and again and fits in the caches, or None."""
+    """Measures now and then, with the instructions of the kernels ``isa``.
 
-    def __init__(self, started: float, cached_bytes: int | None) -> None:
+    ``cached_bytes`` is what is read again and again and fits in the caches, or None.
+    """
+
+    def __init__(self, started: float, isa: str, cached_bytes: int | None) -> None:
         self.samples: list[SpeedSample] = []
         self._started = started
+        self._isa = isa
         self._cached_bytes = cached_bytes
+        self._speeds: dict[int, list[MachineSpeed]] = {}
         self._cache_rates: dict[int, float] = {}
 
     def measure(self, cpus: Sequence[int]) -> None:
         """Measure with a thread on each of these CPUs, for a fraction of a second; nothing if memory is short."""
         began = time.perf_counter() - self._started
-        speed = measure_speed(cpus)
+        speed = measure_speed(cpus, isa=self._isa)
         if speed is not None:
+            self._speeds.setdefault(len(cpus), []).append(speed)
             self.samples.append(SpeedSample(began, len(cpus), speed.read_bytes_per_second, speed.int8_ops_per_second))
         if self._cached_bytes is not None:
-            cached = measure_speed(cpus, num_bytes=max(_LEAST_BYTES, self._cached_bytes))
+            cached = measure_speed(cpus, isa=self._isa, num_bytes=max(_LEAST_BYTES, self._cached_bytes))
             if cached is not None:
                 best = max(cached.read_bytes_per_second, self._cache_rates.get(len(cpus), 0.0))
                 self._cache_rates[len(cpus)] = best
 
     def limits(self, num_threads: int) -> Limits:
         """Return what so many threads could do; 0 for what was not measured."""
-        found = [sample for sample in self.samples if sample.num_threads == num_threads]
-        speeds = [MachineSpeed(sample.read_bytes_per_second, sample.int8_ops_per_second) for sample in found]
-        speed = typical_speed(speeds) if speeds else MachineSpeed(0.0, 0.0)
+        speeds = self._speeds.get(num_threads)
+        speed = typical_speed(speeds) if speeds else MachineSpeed(0.0, 0.0, 0.0, self._isa)
         return Limits(
             num_threads=num_threads,
             memory_bytes=speed.read_bytes_per_second,
             cache_bytes=self._cache_rates.get(num_threads),
             int8_ops=speed.int8_ops_per_second,
-            float_ops=FLOATS_PER_INT8 * speed.int8_ops_per_second,
+            float_ops=speed.float_ops_per_second,
+            isa=speed.isa,
         )

@@ -63,7 +63,7 @@ class Profiler:
         bench.touch_blocks()
         bench.prompt(_WARM_UP_TOKENS)
         cached = runner.decode_bytes if fits_in_cache(runner.decode_bytes, machine.caches) else None
-        watch = LimitWatch(self._started, cached)
+        watch = LimitWatch(self._started, runner.kernels, cached)
         with open_counters() as counters:
             meters = [self._meter(work, runner, bench, machine.topology.usable, counters) for work in self._works]
             self._measure(meters, watch, self._started + seconds)

@@ -57,7 +57,7 @@ class Limits:
     """What so many threads of the machine could do per second.
 
     ``cache_bytes`` is the rate of reading what a pass reads again and again from the caches, None where it does not fit
-    in them. Operations are multiplications and additions; 0 where their rate was not measured.
+    in them. Operations are multiplications and additions of the kernels ``isa``; 0 where their rate was not measured.
     """
 
     num_threads: int
@@ -65,6 +65,7 @@ class Limits:
     cache_bytes: float | None
     int8_ops: float
     float_ops: float
+    isa: str
 
     @property
     def read_bytes(self) -> float:
