@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from made_traces import MS, add, agent_trace, new_trace
 from treadle.agents.trace import Trace, critical_path, summarise
-from treadle.agents.trace.span import KINDS
+from treadle.agents.trace.spans import KINDS
 from treadle.agents.trace.time_shares import share_time
 
 

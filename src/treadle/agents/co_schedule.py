@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from treadle.agents.class_cap import ClassCap
 from treadle.agents.gate import OpenGate, Work
+from treadle.agents.trace import span
 from treadle.hardware.cpu_share import CpuShare
 from treadle.hardware.topology import read_topology
 
@@ -78,7 +79,9 @@ class CoSchedule:
         piece = _Piece(name, loop.create_future())
         self._line_up(piece, loop)
         try:
-            await piece.may_start
+            if not piece.may_start.done():
+                with span("wait", "a core"):
+                    await piece.may_start
             yield self._share(piece)
             self.caps[name].ended(piece.most_running, time.perf_counter() - piece.began)
         finally:

@@ -70,7 +70,7 @@ class Dispatcher:
     def _run_one(self, call: OpenCall, deadline: float | None) -> Callable[[], Awaitable[ToolResult]]:
         async def run() -> ToolResult:
             began = time.perf_counter()
-            with span("tool", call.name, call_id=call.call_id) as tool_span:
+            with span("tool", call.name, call_id=call.call_id, arguments=call.arguments) as tool_span:
                 result = await self._attempt(call, deadline)
                 result = ToolResult(bounded(result.text, self._max_result_chars), result.is_error)
                 tool_span.attributes.update(is_error=result.is_error, result_chars=len(result.text))

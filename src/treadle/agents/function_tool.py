@@ -16,6 +16,7 @@ from treadle.agents.own_thread import in_own_thread
 from treadle.agents.result_text import as_result
 from treadle.agents.signature import Signature
 from treadle.agents.tool import ToolResult, ToolSpec, is_name
+from treadle.agents.trace import charge_thread
 from treadle.agents.worker_pool import WorkerPool
 from treadle.errors import ToolError, UsageError
 
@@ -92,7 +93,7 @@ class FunctionTool:
         async with self._gate.enter("io", self.spec.name):
             if inspect.iscoroutinefunction(self.function):
                 return as_result(await self.function(**values))
-            return as_result(await in_own_thread(self.function, **values))
+            return as_result(await in_own_thread(charge_thread, self.function, **values))
 
 
 @overload

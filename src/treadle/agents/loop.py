@@ -53,6 +53,7 @@ class Agent:
         params: How the model answers; by default greedily, up to 1024 tokens an answer.
         answer_schema: What the answer must be: a pydantic model or a JSON schema. By default it is text.
         transcript: A file to which the run writes what happens, so that it can be resumed; one run has one file.
+        trace: A file to which each run adds its trace, for ``treadle trace``; any number of runs may share one.
         gate: What CPU-heavy tools pass.
         prices: What tokens cost, for the budget and the account; by default nothing.
         max_result_chars: What the model is shown of a tool's result at most; the middle of longer ones is left out.
@@ -72,6 +73,7 @@ class Agent:
         params: SamplingParams | None = None,
         answer_schema: type[BaseModel] | Mapping[str, Any] | None = None,
         transcript: Path | str | None = None,
+        trace: Path | str | None = None,
         gate: ToolGate | None = None,
         prices: Prices | None = None,
         max_result_chars: int = _MAX_RESULT_CHARS,
@@ -87,7 +89,8 @@ class Agent:
             raise UsageError(f"max_result_chars: expected 1 at least, found {max_result_chars}")
         shape = None if answer_schema is None else AnswerShape(answer_schema)
         by_name = _by_name([_as_tool(each, gate or OpenGate()) for each in tools], has_shape=shape is not None)
-        self._setup = Setup(engine, by_name, params, priority, shape, max_result_chars)
+        trace_path = None if trace is None else Path(trace)
+        self._setup = Setup(engine, by_name, params, priority, shape, max_result_chars, trace_path)
         self._instructions = DEFAULT_INSTRUCTIONS if instructions is None else instructions
         if shape is not None and instructions is None:
             self._instructions = f"{DEFAULT_INSTRUCTIONS}\n{ANSWER_HINT}"

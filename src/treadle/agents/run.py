@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treadle.agents import instructions
@@ -50,6 +51,7 @@ class Setup:
     priority: Priority
     shape: AnswerShape | None
     max_result_chars: int
+    trace_path: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class Run:
 
     async def go(self, task: str) -> AgentResult:
         """Return how it ended; errors of the engine and of the transcript end it, too."""
-        with Trace.open(preview(task, 80)) as trace:
+        with Trace.open(preview(task, 80), path=self._setup.trace_path, model=self._setup.engine.name) as trace:
             try:
                 outcome = await self._work()
             except TreadleError as error:

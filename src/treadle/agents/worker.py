@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -28,8 +29,8 @@ MAX_ANSWER_CHARS = 1 << 20
 def work(connection: Connection, module: str, name: str) -> None:
     """Answer calls until the connection ends, which is all that ever ends this.
 
-    A call is a mapping of arguments, an answer a ``ToolResult``. The process leads a session of its own, so that
-    whatever the function starts can be killed with it.
+    A call is a mapping of arguments, an answer a ``ToolResult`` and the CPU seconds it took. The process leads a
+    session of its own, so that whatever the function starts can be killed with it.
     """
     with suppress(AttributeError, OSError):  # not on every system
         os.setsid()
@@ -37,7 +38,10 @@ def work(connection: Connection, module: str, name: str) -> None:
         function = find_function(module, name)
         signature = Signature(function)
         while True:
-            connection.send(_answer(function, signature, connection.recv()))
+            arguments = connection.recv()
+            began = time.process_time()
+            answer = _answer(function, signature, arguments)
+            connection.send((answer, time.process_time() - began))
 
 
 def find_function(module: str, name: str) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from treadle.agents.own_thread import in_own_thread
 from treadle.agents.tool import ToolResult
+from treadle.agents.trace import charge_cpu
 from treadle.agents.worker import work
 from treadle.errors import ToolError
 from treadle.hardware.cpu_share import CpuShare
@@ -86,10 +87,12 @@ class _Worker:
         assert pid is not None
         share.confine(pid)
         try:
-            return await in_own_thread(self._exchange, arguments)
+            result, cpu_seconds = await in_own_thread(self._exchange, arguments)
         except (EOFError, OSError):
             await in_own_thread(self._process.join, 5.0)
             raise ToolError(f"the process of the tool died{_reason(self._process.exitcode)}") from None
+        charge_cpu(cpu_seconds)
+        return result
 
     def kill(self) -> None:
         """End the process and all of its session, without waiting."""
@@ -101,10 +104,10 @@ class _Worker:
         self._process.join(5.0)
         self._connection.close()
 
-    def _exchange(self, arguments: dict[str, Any]) -> ToolResult:
+    def _exchange(self, arguments: dict[str, Any]) -> tuple[ToolResult, float]:
         self._connection.send(arguments)
-        result: ToolResult = self._connection.recv()
-        return result
+        answer: tuple[ToolResult, float] = self._connection.recv()
+        return answer
 
 
 def _reason(code: int | None) -> str:

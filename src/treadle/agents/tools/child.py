@@ -13,6 +13,7 @@ import importlib
 import json
 import signal
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from typing import Any
 
 from treadle.agents.gate import OpenGate, ToolGate
 from treadle.agents.tool import ToolResult
+from treadle.agents.trace import charge_cpu
 from treadle.errors import ToolError
 
 __all__ = ["ChildLimits", "run_child"]
@@ -87,6 +89,7 @@ async def run_child(
 def _read_answer(name: str, code: int | None, answer: bytes, problem: bytes, limits: ChildLimits) -> ToolResult:
     if code == 0:
         told = json.loads(answer)
+        charge_cpu(told["cpu_seconds"])
         if "error" in told:
             raise ToolError(told["error"])
         return ToolResult(told["text"])
@@ -111,4 +114,4 @@ def main() -> None:
         answer = {"text": importlib.import_module(order["module"]).work(order["request"])}
     except ToolError as error:
         answer = {"error": str(error)}
-    sys.stdout.write(json.dumps(answer))
+    sys.stdout.write(json.dumps({**answer, "cpu_seconds": time.process_time()}))

@@ -27,7 +27,7 @@ from treadle.agents.tools.allow_list import AllowList
 from treadle.agents.tools.child import run_child
 from treadle.agents.tools.local_tool import parameters
 from treadle.agents.tools.text import MAX_RESULT_CHARS
-from treadle.agents.trace.span import span
+from treadle.agents.trace import span
 from treadle.errors import ToolError
 
 __all__ = ["FetchLimits", "FetchTool", "Resolve"]

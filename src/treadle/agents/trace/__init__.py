@@ -6,7 +6,7 @@ Leaves to others: opening them where the work is done (the loop, the tools, the 
 from treadle.agents.trace.critical_path import PathStep, children_of, critical_path
 from treadle.agents.trace.model_spans import add_model_spans
 from treadle.agents.trace.record import Trace, read_traces
-from treadle.agents.trace.span import Span, SpanKind, charge_cpu, charge_thread, current_span, span
+from treadle.agents.trace.spans import Span, SpanKind, charge_cpu, charge_thread, current_span, span
 from treadle.agents.trace.summary import TraceSummary, summarise
 from treadle.agents.trace.time_shares import GROUPS, Group, group_spans
 

@@ -1,6 +1,6 @@
 """Tells the CPU seconds of spans: of the thread that ran one, or of the process while it waited for a model.
 
-Leaves to others: what a span is (``span``) and the CPU seconds of child processes (whoever started them).
+Leaves to others: what a span is (``spans``) and the CPU seconds of child processes (whoever started them).
 """
 
 from __future__ import annotations

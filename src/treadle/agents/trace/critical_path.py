@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from treadle.agents.trace.span import Span
+from treadle.agents.trace.spans import Span
 
 __all__ = ["PathStep", "children_of", "critical_path"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from treadle.agents.trace.span import Span, SpanKind
+from treadle.agents.trace.spans import Span, SpanKind
 
 if TYPE_CHECKING:
     from treadle.engine.completion import Completion

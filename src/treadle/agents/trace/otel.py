@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from treadle.agents.trace.span import AttributeValue, Span, SpanKind
+from treadle.agents.trace.spans import AttributeValue, Span, SpanKind
 from treadle.errors import RemoteError, UsageError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from treadle.agents.trace.span import AttributeValue, Span
+from treadle.agents.trace.spans import AttributeValue, Span
 from treadle.agents.trace.summary import TraceSummary, summarise
 from treadle.agents.trace.trace_file import StoredTrace, TraceWriter, read_trace_file
 from treadle.errors import UsageError

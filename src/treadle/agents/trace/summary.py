@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import TYPE_CHECKING
 
 from treadle.agents.trace.critical_path import critical_path
-from treadle.agents.trace.span import AttributeValue, Span, SpanKind
+from treadle.agents.trace.spans import AttributeValue, Span, SpanKind
 from treadle.agents.trace.time_shares import GROUPS, Group, share_time
 
 if TYPE_CHECKING:
@@ -84,7 +83,9 @@ class TraceSummary:
     @property
     def median_seconds(self) -> float:
         """Return how long a task takes, half of them less."""
-        return median(self.task_seconds) if self.task_seconds else 0.0
+        ordered = sorted(self.task_seconds)
+        middle = len(ordered) // 2
+        return (ordered[middle] + ordered[~middle]) / 2 if ordered else 0.0
 
     @property
     def coverage(self) -> float:

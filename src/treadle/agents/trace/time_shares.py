@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from treadle.agents.trace.span import Span, SpanKind
+from treadle.agents.trace.spans import Span, SpanKind
 
 __all__ = ["GROUPS", "Group", "group_spans", "share_time"]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from treadle.agents.trace.span import KINDS, AttributeValue, Span
+from treadle.agents.trace.spans import KINDS, AttributeValue, Span
 from treadle.errors import UsageError
 
 if TYPE_CHECKING:
