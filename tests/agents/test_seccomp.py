@@ -14,6 +14,7 @@ import pytest
 
 import treadle
 from treadle.agents.sandbox import seccomp
+from treadle.agents.sandbox.syscalls import MACHINES, OUTWARD, SYSCALLS
 from treadle.errors import UsageError
 
 ALLOW, KILL = 0x7FFF0000, 0x80000000
@@ -46,12 +47,12 @@ def answer(machine: str, number: int, *arguments: int, arch: int | None = None, 
             position += if_true if test[opcode] else if_false
 
 
-def refusal(machine: str, call: str, *arguments: int) -> int | None:
+def refusal(machine: str, call: str, *arguments: int, **options: bool) -> int | None:
     """The errno a call gets, None if it is allowed."""
-    number = seccomp.SYSCALLS[call][seccomp.MACHINES[machine].column]
+    number = SYSCALLS[call][MACHINES[machine].column]
     if number is None:
         pytest.skip(f"{machine} has no {call}")
-    said = answer(machine, number, *arguments)
+    said = answer(machine, number, *arguments, **options)
     assert said == ALLOW or said & 0xFFFF0000 == 0x00050000
     return None if said == ALLOW else said & 0xFFFF
 
@@ -205,12 +206,31 @@ def test_the_personality_stays_plain(machine: str) -> None:
 
 
 def test_memory_that_no_process_owns_can_be_refused_too(machine: str) -> None:
-    column = seccomp.MACHINES[machine].column
+    column = MACHINES[machine].column
     for call in ("memfd_create", "shmget"):
-        number = seccomp.SYSCALLS[call][column]
+        number = SYSCALLS[call][column]
         assert number is not None
         assert answer(machine, number) == ALLOW
         assert answer(machine, number, has_shared_memory=False) == 0x00050000 | errno.EPERM
+
+
+def test_without_namespaces_nothing_outside_is_reached(machine: str) -> None:
+    calls = [call for call in OUTWARD if SYSCALLS[call][MACHINES[machine].column] is not None]
+    elsewhere = (7, 7)
+    assert {call: refusal(machine, call, *elsewhere, has_namespaces=False) for call in calls} == dict.fromkeys(
+        calls, errno.EPERM
+    )
+    assert {call: refusal(machine, call, *elsewhere) for call in calls} == dict.fromkeys(calls)
+    assert refusal(machine, "fchmodat", 0, 0, 0o644, has_namespaces=False) == errno.EPERM
+    unix = 1
+    assert refusal(machine, "socket", unix, 1, 0, has_namespaces=False) == errno.EACCES
+    assert refusal(machine, "socketpair", unix, 1, 0, has_namespaces=False) is None
+
+
+def test_without_namespaces_a_process_may_still_set_itself(machine: str) -> None:
+    own = {"prlimit64": (0,), "sched_setaffinity": (0,), "setpriority": (0, 0), "ioprio_set": (1, 0)}
+    assert [refusal(machine, call, *arguments, has_namespaces=False) for call, arguments in own.items()] == [None] * 4
+    assert refusal(machine, "setpriority", 2, 0, has_namespaces=False) == errno.EPERM  # all of the user's
 
 
 def test_a_machine_without_a_table_is_named() -> None:
@@ -221,6 +241,7 @@ def test_a_machine_without_a_table_is_named() -> None:
 PROBES = r"""
 import ctypes, errno, os, signal, socket, subprocess, sys, threading
 from treadle.agents.sandbox import seccomp
+from treadle.agents.sandbox.syscalls import MACHINES, SYSCALLS
 seccomp.install(seccomp.program())
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -233,8 +254,8 @@ def raises(call, *arguments):
 
 def number(name, *arguments):
     ctypes.set_errno(0)
-    column = seccomp.MACHINES[os.uname().machine].column
-    libc.syscall(seccomp.SYSCALLS[name][column], *map(ctypes.c_long, arguments))
+    column = MACHINES[os.uname().machine].column
+    libc.syscall(SYSCALLS[name][column], *map(ctypes.c_long, arguments))
     return errno.errorcode[ctypes.get_errno()]
 
 thread = threading.Thread(target=print, args=("thread",)); thread.start(); thread.join()

@@ -31,7 +31,7 @@ TCP_4 = 0b11  # bind, connect
 SCOPES_6 = 0b11  # abstract sockets, signals
 
 TO_READ = EXECUTE | READ_FILE | READ_DIR
-TO_WRITE = (FILES_1 | REFER_2 | TRUNCATE_3) & ~(MAKE_CHAR | MAKE_BLOCK)
+TO_WRITE = (FILES_1 | REFER_2 | TRUNCATE_3 | IOCTL_DEV_5) & ~(MAKE_CHAR | MAKE_BLOCK)
 OF_A_FILE = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE_3 | IOCTL_DEV_5
 
 
@@ -48,8 +48,8 @@ def abi() -> int:
 def restrict(readable: Sequence[Path], writable: Sequence[Path], *, allow_tcp: bool) -> None:
     """Leave this thread and what it starts only these files and folders, for good.
 
-    ``readable`` may be read and run, ``writable`` may be changed as well but for device nodes; both go for all that is
-    beneath. As far as the kernel's version goes, TCP (4), controls of devices (5), and signals and abstract sockets
+    ``readable`` may be read and run, ``writable`` may be changed as well, and devices there be used, but none made;
+    both go for all that is beneath. As far as the kernel's version goes, TCP (4), controls of devices (5), and signals and abstract sockets
     to anyone outside (6) are refused too. Descriptors that are open stay what they are. To be called in a fresh child,
     before it has threads. Raises OSError with the step that failed; then nothing is restricted.
     """

@@ -14,114 +14,14 @@ import platform
 import struct
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
-from errno import EAFNOSUPPORT, ENOSYS, EPERM, EPROTONOSUPPORT
-from types import MappingProxyType
+from errno import EACCES, EAFNOSUPPORT, ENOSYS, EPERM, EPROTONOSUPPORT
 
+from treadle.agents.sandbox.syscalls import MACHINES, OUTWARD, SYSCALLS
 from treadle.errors import UsageError
 
-__all__ = ["MACHINES", "Machine", "install", "program"]
+__all__ = ["install", "program"]
 
 
-@dataclass(frozen=True)
-class Machine:
-    """A kind of processor: how the kernel names it to filters, and which column of ``SYSCALLS`` is its own."""
-
-    audit_arch: int
-    column: int
-
-
-MACHINES = MappingProxyType({"x86_64": Machine(0xC000003E, 0), "aarch64": Machine(0xC00000B7, 1)})
-
-# Numbers on x86-64 and AArch64; None: the machine has no such call.
-SYSCALLS: MappingProxyType[str, tuple[int | None, int | None]] = MappingProxyType(
-    {
-        # other processes' memory and descriptors
-        "ptrace": (101, 117),
-        "process_vm_readv": (310, 270),
-        "process_vm_writev": (311, 271),
-        "process_madvise": (440, 440),
-        "pidfd_getfd": (438, 438),
-        "kcmp": (312, 272),
-        "migrate_pages": (256, 238),
-        "move_pages": (279, 239),
-        # file systems and namespaces
-        "mount": (165, 40),
-        "umount2": (166, 39),
-        "pivot_root": (155, 41),
-        "chroot": (161, 51),
-        "open_tree": (428, 428),
-        "open_tree_attr": (467, 467),
-        "move_mount": (429, 429),
-        "fsopen": (430, 430),
-        "fsconfig": (431, 431),
-        "fsmount": (432, 432),
-        "fspick": (433, 433),
-        "mount_setattr": (442, 442),
-        "setns": (308, 268),
-        "name_to_handle_at": (303, 264),
-        "open_by_handle_at": (304, 265),
-        "fanotify_init": (300, 262),
-        "quotactl": (179, 60),
-        "quotactl_fd": (443, 443),
-        "sysfs": (139, None),
-        "lookup_dcookie": (212, 18),
-        # the kernel itself
-        "bpf": (321, 280),
-        "perf_event_open": (298, 241),
-        "userfaultfd": (323, 282),
-        "add_key": (248, 217),
-        "request_key": (249, 218),
-        "keyctl": (250, 219),
-        "init_module": (175, 105),
-        "finit_module": (313, 273),
-        "delete_module": (176, 106),
-        "kexec_load": (246, 104),
-        "kexec_file_load": (320, 294),
-        "syslog": (103, 116),
-        "uselib": (134, None),
-        "modify_ldt": (154, None),
-        # the machine
-        "iopl": (172, None),
-        "ioperm": (173, None),
-        "swapon": (167, 224),
-        "swapoff": (168, 225),
-        "reboot": (169, 142),
-        "acct": (163, 89),
-        "vhangup": (153, 58),
-        "settimeofday": (164, 170),
-        "clock_settime": (227, 112),
-        "adjtimex": (159, 171),
-        "clock_adjtime": (305, 266),
-        "sethostname": (170, 161),
-        "setdomainname": (171, 162),
-        # answered with ENOSYS
-        "clone3": (435, 435),
-        "openat2": (437, 437),
-        "io_uring_setup": (425, 425),
-        "io_uring_enter": (426, 426),
-        "io_uring_register": (427, 427),
-        # judged by their arguments
-        "openat": (257, 56),
-        "open": (2, None),
-        "creat": (85, None),
-        "chmod": (90, None),
-        "fchmod": (91, 52),
-        "fchmodat": (268, 53),
-        "fchmodat2": (452, 452),
-        "mknod": (133, None),
-        "mknodat": (259, 33),
-        "ioctl": (16, 29),
-        "clone": (56, 220),
-        "unshare": (272, 97),
-        "personality": (135, 92),
-        "socket": (41, 198),
-        "socketpair": (53, 199),
-        # memory that belongs to no process
-        "memfd_create": (319, 279),
-        "shmget": (29, 194),
-    }
-)
 # Their structures lie in memory, where a filter cannot look (clone3: namespaces; openat2: set-user-ID files) or which
 # holds calls of its own (io_uring). ENOSYS is what programs expect of older kernels, and they fall back.
 MISSING = ("clone3", "openat2", "io_uring_setup", "io_uring_enter", "io_uring_register")
@@ -139,6 +39,7 @@ PLAIN_PERSONALITIES = (0, 0xFFFF_FFFF)  # Linux, and the question which one it i
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 # IP, ICMP, TCP, UDP, ICMPv6 and multipath TCP, which Go tries first; not SCTP, DCCP, L2TP, SMC and the like.
 INTERNET_PROTOCOLS = (0, 1, 6, 17, 58, 262)
+PRIO_PROCESS, IOPRIO_WHO_PROCESS = 0, 1
 NETLINK_ROUTE = 0  # asked by getaddrinfo and getifaddrs; the other families are how firewalls and audit are set
 
 # Opcodes of classic BPF, and what a filter may answer (linux/bpf_common.h, linux/seccomp.h).
@@ -151,11 +52,13 @@ NUMBER, ARCH, ARGUMENTS = 0, 4, 16
 Code = list[tuple[int, int, int, int]]  # opcode, instructions to skip if true, if false, operand
 
 
-def program(machine: str | None = None, *, has_shared_memory: bool = True) -> bytes:
+def program(machine: str | None = None, *, has_shared_memory: bool = True, has_namespaces: bool = True) -> bytes:
     """The filter as an array of ``struct sock_filter``, for ``machine`` (this one by default).
 
     Without ``has_shared_memory`` memory that outlives the processes' own (memfd, System V) is refused too: nothing
-    but a control group counts it. Raises UsageError for a machine without a table.
+    but a control group counts it. Without ``has_namespaces`` what reaches the machine's other processes, its IPC and
+    its network is refused, and what changes files by name past Landlock: modes, owners, times, attributes. Raises
+    UsageError for a machine without a table.
     """
     name = machine or platform.machine()
     known = MACHINES.get(name)
@@ -168,9 +71,10 @@ def program(machine: str | None = None, *, has_shared_memory: bool = True) -> by
         *_when(IF_ABOVE, NEWEST, [_fail(ENOSYS)]),  # also every call of the x32 ABI, which starts at 1 << 30
     ]
     bodies = _judged() | {call: [_fail(ENOSYS)] for call in MISSING}
-    if has_shared_memory:
-        bodies |= {call: [_allow()] for call in SHARED_MEMORY}
-    bodies |= {call: [_fail(EPERM)] for call in SYSCALLS if call not in bodies}
+    if not has_namespaces:
+        bodies |= _kept_to_itself()
+    left_alone = {*(SHARED_MEMORY if has_shared_memory else ()), *(OUTWARD if has_namespaces else ())}
+    bodies |= {call: [_fail(EPERM)] for call in SYSCALLS if call not in bodies and call not in left_alone}
     for call, body in bodies.items():
         number = SYSCALLS[call][known.column]
         code += [] if number is None else _when(IF_EQUAL, number, body)
@@ -235,6 +139,33 @@ def _socket() -> Code:
         *_when(IF_EQUAL, AF_NETLINK, netlink),
         _fail(EAFNOSUPPORT),
     ]
+
+
+def _kept_to_itself() -> dict[str, Code]:
+    """What decides where the machine's own processes and sockets are in reach."""
+    local_pair = [_load(_argument(0)), *_when(IF_EQUAL, AF_UNIX, [_allow()]), _fail(EAFNOSUPPORT)]
+    modes: dict[str, Code] = {call: [_fail(EPERM)] for call in ("chmod", "fchmod", "fchmodat", "fchmodat2")}
+    return {
+        **modes,
+        "socket": [_fail(EACCES)],
+        "socketpair": local_pair,
+        # Of their own only, which is 0; so a program that names its own number is refused, too.
+        "prlimit64": _only(0, 0),
+        "sched_setaffinity": _only(0, 0),
+        "sched_setattr": _only(0, 0),
+        "sched_setparam": _only(0, 0),
+        "sched_setscheduler": _only(0, 0),
+        "setpriority": [*_unless_argument(0, PRIO_PROCESS), *_only(1, 0)],
+        "ioprio_set": [*_unless_argument(0, IOPRIO_WHO_PROCESS), *_only(1, 0)],
+    }
+
+
+def _only(argument: int, value: int) -> Code:
+    return [*_unless_argument(argument, value), _allow()]
+
+
+def _unless_argument(argument: int, value: int) -> Code:
+    return [_load(_argument(argument)), *_unless(value, [_fail(EPERM)])]
 
 
 def _refuse_bits(argument: int, bits: int) -> Code:
