@@ -49,9 +49,10 @@ def restrict(readable: Sequence[Path], writable: Sequence[Path], *, allow_tcp: b
     """Leave this thread and what it starts only these files and folders, for good.
 
     ``readable`` may be read and run, ``writable`` may be changed as well, and devices there be used, but none made;
-    both go for all that is beneath. As far as the kernel's version goes, TCP (4), controls of devices (5), and signals and abstract sockets
-    to anyone outside (6) are refused too. Descriptors that are open stay what they are. To be called in a fresh child,
-    before it has threads. Raises OSError with the step that failed; then nothing is restricted.
+    both go for all that is beneath. As far as the kernel's version goes, TCP (4), controls of other devices (5), and
+    signals and abstract sockets to anyone outside (6) are refused too. Descriptors that are open stay what they are.
+    To be called in a fresh child, before it has threads. Raises OSError with the step that failed; then nothing is
+    restricted.
     """
     version = abi()
     if version == 0:
