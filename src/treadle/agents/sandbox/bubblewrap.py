@@ -5,6 +5,7 @@ Leaves to others: starting it (``worker``), the filter of system calls (``seccom
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -12,14 +13,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from treadle.agents.sandbox.launch import INSIDE, Launch, interpreter, interpreter_folder, passed_file
+from treadle.agents.sandbox.launch import INSIDE, Launch, interpreter_folder, passed_file, python_command
 from treadle.errors import SandboxUnavailableError
 
 __all__ = ["WORKSPACE", "Bubblewrap", "program"]
 
 WORKSPACE = "/workspace"
 USER_ID = "1000"
-INSIDE_PATH = "/run/inside.py"
+INSIDE_FOLDER = Path("/run/treadle")
+PACKAGES = "/packages"
+NURSERY_TMP_BYTES = 1 << 20  # nobody writes there
+# Making namespaces and mounting in them, and bringing the loopback interface up.
+NURSERY_RIGHTS = ("CAP_SYS_ADMIN", "CAP_NET_ADMIN")
 HINT = "apt install bubblewrap, or dnf install bubblewrap"
 
 SYSTEM_FOLDERS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -62,6 +67,9 @@ def _options(path: str) -> frozenset[str]:
 class Bubblewrap:
     """Programs in namespaces of their own: users, processes, network, IPC, names, control groups, files."""
 
+    has_namespace = True
+    loose_folders = ("/tmp", "/dev/shm")
+
     def __init__(
         self,
         workspace: Path,
@@ -71,6 +79,7 @@ class Bubblewrap:
         environment: Mapping[str, str],
         filter_program: bytes | None,
         packages: Sequence[Path] = (),
+        has_proc: bool = True,
     ) -> None:
         self._path = program()
         self._options = _options(self._path)
@@ -80,6 +89,7 @@ class Bubblewrap:
         self._environment = _default_environment() | dict(environment)
         self._filter = filter_program
         self._packages = packages
+        self._has_proc = has_proc
 
     @property
     def layers(self) -> Sequence[str]:
@@ -87,29 +97,48 @@ class Bubblewrap:
         return ["bubblewrap: namespaces of its own for users, processes, network, IPC and files; a read-only system"]
 
     def prepare(self, control: int, tmp_bytes: int) -> Launch:
-        """Return what to start: the script ``INSIDE`` with ``control`` as its socket."""
-        files = {path: passed_file(content) for path, content in self._made_settings().items()}
-        report_end, report = os.pipe()
-        owned = [*files.values(), report]
-        words = [self._path, *self._isolation(), *self._system(), *self._own_files(files), *self._private(tmp_bytes)]
-        words += ["--info-fd", str(report)]
+        """Return how to start a process that waits for a request on ``control``."""
+        # The remount: it holds settings of the kernel that belong to the user who is root outside.
+        proc = ["--proc", "/proc", "--remount-ro", "/proc"] if self._has_proc else []
+        descriptors, words = self._files_and_folders(proc, tmp_bytes)
+        words += ["--cap-drop", "ALL"]
         if self._filter is not None:
-            owned.append(passed_file(self._filter))
-            words += ["--seccomp", str(owned[-1])]
-        words += [
-            "--chdir",
-            WORKSPACE,
-            "--",
-            str(interpreter()),
-            "-I",
-            "-S",
-            "-B",
-            "-X",
-            "utf8",
-            INSIDE_PATH,
-            str(control),
-        ]
-        return Launch(words, self._environment, Path("/"), [control, *owned], owned, report_end)
+            descriptors.append(passed_file(self._filter))
+            words += ["--seccomp", str(descriptors[-1])]
+        settings = json.dumps({"packages": self._package_paths()})
+        words += ["--", *python_command(INSIDE_FOLDER, "single", control, settings)]
+        return Launch(words, self._environment, Path("/"), descriptors)
+
+    def prepare_nursery(self, control: int) -> Launch:
+        """Return how to start a process that makes processes which wait for a request.
+
+        It has the rights that this takes, within the namespaces that bubblewrap makes; they give them up.
+        """
+        # The kernel lets those mount a /proc who see all of one. The machine's own is seen by the nursery alone.
+        proc = ["--ro-bind", "/proc", "/proc"] if self._has_proc else []
+        descriptors, words = self._files_and_folders(proc, NURSERY_TMP_BYTES)
+        words += ["--cap-drop", "ALL"]
+        for right in NURSERY_RIGHTS:
+            words += ["--cap-add", right]
+        if self._filter is not None:
+            descriptors.append(passed_file(self._filter))
+        settings = {
+            "packages": self._package_paths(),
+            "has_network": self._has_network,
+            "has_proc": self._has_proc,
+            "filter": None if self._filter is None else descriptors[-1],
+        }
+        words += ["--", *python_command(INSIDE_FOLDER, "nursery", control, json.dumps(settings))]
+        return Launch(words, self._environment, Path("/"), descriptors)
+
+    def _files_and_folders(self, proc: Sequence[str], tmp_bytes: int) -> tuple[list[int], list[str]]:
+        files = {path: passed_file(content) for path, content in self._made_settings().items()}
+        words = [self._path, *self._isolation(), *self._system(), *self._own_files(files), *proc]
+        words += self._private(tmp_bytes)
+        return list(files.values()), [*words, "--chdir", WORKSPACE]
+
+    def _package_paths(self) -> list[str]:
+        return [f"{PACKAGES}/{index}" for index in range(len(self._packages))]
 
     def _isolation(self) -> Iterator[str]:
         yield from ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
@@ -117,8 +146,8 @@ class Bubblewrap:
             yield "--unshare-net"
         if "--disable-userns" in self._options:
             yield "--disable-userns"
-        yield from ("--uid", USER_ID, "--gid", USER_ID, "--hostname", "sandbox", "--cap-drop", "ALL")
-        yield from ("--die-with-parent", "--new-session")
+        yield from ("--uid", USER_ID, "--gid", USER_ID, "--hostname", "sandbox")
+        yield from ("--die-with-parent", "--new-session", "--as-pid-1")
 
     def _system(self) -> Iterator[str]:
         yield from ("--ro-bind", "/usr", "/usr")
@@ -137,20 +166,20 @@ class Bubblewrap:
         home = interpreter_folder()
         if not home.is_relative_to("/usr"):
             yield from ("--ro-bind", str(home), str(home))
-        yield from ("--ro-bind", str(INSIDE), INSIDE_PATH)
+        yield from ("--ro-bind", str(INSIDE), f"{INSIDE_FOLDER}/inside")
+        for path, folder in zip(self._package_paths(), self._packages, strict=True):
+            yield from ("--ro-bind", str(folder.resolve()), path)
         for path, descriptor in files.items():
             yield from ("--ro-bind-data", str(descriptor), path)
 
     def _private(self, tmp_bytes: int) -> Iterator[str]:
         size = ("--size", str(tmp_bytes)) if "--size" in self._options else ()
         mode = ("--perms", "1777") if "--perms" in self._options else ()
-        yield from ("--proc", "/proc", "--dev", "/dev")
+        yield from ("--dev", "/dev")
         yield from (*size, *mode, "--tmpfs", "/dev/shm", *size, *mode, "--tmpfs", "/tmp")
         yield from ("--bind" if self._is_writable else "--ro-bind", str(self._workspace), WORKSPACE)
-        # What bubblewrap made for its own mounts is memory without a bound, and /proc holds settings of the kernel
-        # that belong to the user who is root outside.
-        for path in ("/proc", "/dev", "/"):
-            yield from ("--remount-ro", path)
+        # What bubblewrap made for its own mounts is memory without a bound.
+        yield from ("--remount-ro", "/dev", "--remount-ro", "/")
 
 
 def _default_environment() -> dict[str, str]:

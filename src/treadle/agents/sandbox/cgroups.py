@@ -72,7 +72,7 @@ class CallGroup:
             for folder in group._distinct():
                 folder.mkdir()
             group._limit(limits)
-            group._share_cpus(share)
+            group.share_cpus(share)
         except OSError:
             group.remove()
             raise
@@ -169,7 +169,7 @@ class CallGroup:
             with suppress(OSError):
                 self._set("memory", "memory.memsw.limit_in_bytes", limits.memory_bytes)
 
-    def _share_cpus(self, share: CpuShare) -> None:
+    def share_cpus(self, share: CpuShare) -> None:
         """Bound the CPUs as far as the system lets this process; what it refuses is only less even sharing."""
         lightness = 1.25**-share.nice  # the kernel's own step from one niceness to the next
         with suppress(OSError):

@@ -1,40 +1,38 @@
-"""One sandbox for one call: started ahead, handed its work, watched, and killed with all its processes.
+"""A process in a sandbox that waits for its only call: handed its work, watched, and killed with all its processes.
 
-Leaves to others: what isolates it (``launch``), when one is started (``workers``), what runs in it first (``inside``).
+Leaves to others: making it (``workers``), how its end is told (``verdict``), and what it does (``inside``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import resource
-import signal
-import socket
-import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from treadle.agents.sandbox.launch import Launcher
+from treadle.agents.sandbox.cgroups import CallGroup
 from treadle.agents.sandbox.limits import SandboxLimits
 from treadle.agents.sandbox.outcome import EndStatus, Outcome
 from treadle.agents.sandbox.output import Capture
-from treadle.errors import SandboxUnavailableError
+from treadle.agents.sandbox.process import Processes
+from treadle.agents.sandbox.verdict import Ending, Report, tell
+from treadle.agents.sandbox.watch import Watch
+from treadle.agents.sandbox.wires import Wires
 from treadle.hardware.cpu_share import CpuShare
 
 __all__ = ["Request", "Worker"]
 
-START_SECONDS = 60.0  # a machine that needs longer to start one is out of order
-DEATH_SECONDS = 30.0  # a killed process that takes longer is stuck in the kernel
+# A process that has left the tree it was started in, where no namespace holds it, may hold the pipes, too.
+DRAIN_SECONDS = 2.0
 MAX_REPORT_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to run: a program with its arguments, or Python code."""
+    """What to run, a program with its arguments or Python code, and what its stdin says."""
 
     argv: Sequence[str] | None = None
     code: str | None = None
@@ -42,213 +40,115 @@ class Request:
 
 
 class Worker:
-    """A sandbox that waits for its call; made by ``start``, good for one ``run``, gone after ``close``."""
+    """Good for one ``run``, and gone after it or after ``close``."""
 
-    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, pipes: Sequence[int]) -> None:
-        self._process = process
-        self._control = control
-        self._stdin, self._stdout, self._stderr = pipes
-        self._root: int | None = None  # a descriptor of the process that takes all others along when it dies
+    def __init__(self, wires: Wires, processes: Processes, group: CallGroup | None) -> None:
+        self._wires = wires
+        self._processes = processes
         self._captures: list[Capture] = []
-        self.start_seconds = 0.0
+        self.group = group
 
-    @classmethod
-    async def start(cls, launcher: Launcher, limits: SandboxLimits) -> Worker:
-        """Start a sandbox and wait until it is ready. Raises SandboxUnavailableError with the reason."""
+    @property
+    def is_alive(self) -> bool:
+        """Return whether it waits for its call, as far as is known."""
+        return self._processes.is_alive
+
+    async def run(
+        self,
+        request: Request,
+        limits: SandboxLimits,
+        resource_limits: Sequence[tuple[int, int, int]],
+        share: CpuShare,
+        watch: Watch,
+    ) -> Outcome:
+        """Run the request to its end or to a limit, and end all of it; so does cancelling this.
+
+        ``resource_limits`` are those of setrlimit: number, soft and hard limit.
+        """
         began = time.perf_counter()
-        ours, theirs = socket.socketpair()
-        pipes = [os.pipe() for _ in range(3)]
-        far = [pipes[0][0], pipes[1][1], pipes[2][1]]
-        near = [pipes[0][1], pipes[1][0], pipes[2][0]]
-        launch = launcher.prepare(theirs.fileno(), limits.tmp_bytes)
-        try:
-            # From this thread, not from a passing one: the sandbox dies with the thread that started it. Without
-            # preexec_fn it is a vfork, which costs the same however big this process is.
-            process = subprocess.Popen(
-                launch.argv,
-                stdin=far[0],
-                stdout=far[1],
-                stderr=far[2],
-                pass_fds=launch.inherited,
-                env=launch.environment,
-                cwd=launch.folder,
-                start_new_session=True,
-            )
-        except OSError as error:
-            ours.close()
-            for descriptor in (*near, launch.root_report):
-                if descriptor is not None:
-                    os.close(descriptor)
-            raise SandboxUnavailableError(f"{launch.argv[0]} could not be started: {error}") from error
-        finally:
-            theirs.close()
-            for descriptor in (*far, *launch.owned):
-                os.close(descriptor)
-        worker = cls(process, ours, near)
-        try:
-            await asyncio.wait_for(worker._become_ready(launch.root_report), START_SECONDS)
-        except BaseException:
-            await worker.close()
-            raise
-        worker.start_seconds = time.perf_counter() - began
-        return worker
-
-    async def _become_ready(self, root_report: int | None) -> None:
-        self._control.setblocking(False)
-        try:
-            ready = await asyncio.get_running_loop().sock_recv(self._control, 1)
-            if ready != b"R":
-                raise SandboxUnavailableError(f"the sandbox did not start: {self._last_words()}")
-            root = self._process.pid
-            if root_report is not None:
-                root = json.loads(os.read(root_report, MAX_REPORT_BYTES))["child-pid"]
-            self._root = os.pidfd_open(root)
-        finally:
-            if root_report is not None:
-                os.close(root_report)
-
-    def _last_words(self) -> str:
-        os.set_blocking(self._stderr, False)
-        with suppress(BlockingIOError):
-            return os.read(self._stderr, MAX_REPORT_BYTES).decode("utf-8", "replace").strip()
-        return "it said nothing"
-
-    async def run(self, request: Request, limits: SandboxLimits, share: CpuShare) -> Outcome:
-        """Run the request to its end or to a limit, and end the sandbox."""
-        began = time.perf_counter()
-        self._captures = [Capture(self._stdout, limits.output_bytes), Capture(self._stderr, limits.output_bytes)]
-        feeding = asyncio.ensure_future(self._feed(request.stdin))
-        status: EndStatus | None = None
-        report: dict[str, Any] | None = None
-        try:
-            report = await asyncio.wait_for(self._ask(request, limits, share), limits.wall_seconds)
-        except asyncio.TimeoutError:
-            status = "timeout"
-        finally:
-            feeding.cancel()
-            await self.close()
-        stdout, stderr = (capture.text() for capture in self._captures)
-        ended, exit_code, number = _verdict(report)
-        return Outcome(
-            status=status or ended,
-            exit_code=None if status else exit_code,
-            signal=None if status else number,
-            stdout=stdout,
-            stderr=stderr,
-            wall_seconds=time.perf_counter() - began,
-            cpu_seconds=report["cpu_seconds"] if report else 0.0,
-            start_seconds=0.0,
-            peak_bytes=report["peak_bytes"] if report else None,
-        )
-
-    async def _ask(self, request: Request, limits: SandboxLimits, share: CpuShare) -> dict[str, Any] | None:
-        """Hand the request over and wait for how it ended; None if the sandbox died without a word."""
-        loop = asyncio.get_running_loop()
         message = {
             "argv": request.argv,
             "code": request.code,
-            "rlimits": [
-                (resource.RLIMIT_CPU, int(limits.cpu_seconds) + 1, int(limits.cpu_seconds) + 2),
-                (resource.RLIMIT_AS, limits.memory_bytes, limits.memory_bytes),
-                (resource.RLIMIT_FSIZE, limits.file_bytes, limits.file_bytes),
-                (resource.RLIMIT_NOFILE, limits.num_open_files, limits.num_open_files),
-                (resource.RLIMIT_CORE, 0, 0),
-            ],
+            "rlimits": resource_limits,
             "cpus": sorted(share.cpus) if share.cpus else None,
             "nice": share.nice,
         }
+        if self.group is not None:
+            self.group.share_cpus(share)
+        self._captures = [Capture(end, limits.output_bytes) for end in (self._wires.stdout, self._wires.stderr)]
+        asking = _task(self._ask(json.dumps(message)))
+        watching = _task(watch.exceeded(self._processes.pid))
+        feeding = _task(self._wires.feed(request.stdin))
+        try:
+            done, _ = await asyncio.wait(
+                (asking, watching), timeout=limits.wall_seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            report = asking.result() if asking in done else None
+            broken: EndStatus | None = None
+            if asking not in done:
+                broken = watching.result() if watching in done else "timeout"
+            watch.look(self._processes.pid)
+            ending = Ending(broken, report, is_oom=self.group is not None and self.group.was_oom)
+            peak_bytes = None if self.group is None else self.group.peak_bytes
+        finally:
+            for task in (asking, watching, feeding):
+                task.cancel()
+            await self.close()
+        status, exit_code, number = tell(ending, limits)
+        told_cpu, told_peak = (0.0, 0) if report is None else (report.cpu_seconds, report.peak_bytes)
+        return Outcome(
+            status=status,
+            exit_code=exit_code,
+            signal=number,
+            stdout=self._captures[0].text(),
+            stderr=self._captures[1].text(),
+            wall_seconds=time.perf_counter() - began,
+            cpu_seconds=max(watch.cpu_seconds, told_cpu),
+            start_seconds=0.0,
+            peak_bytes=peak_bytes or max(watch.peak_bytes, told_peak) or None,
+        )
+
+    async def _ask(self, message: str) -> Report | None:
+        """Hand the request over and wait for how it ended; None if the sandbox died without a word."""
+        loop = asyncio.get_running_loop()
         received = bytearray()
         with suppress(ConnectionError):
-            await loop.sock_sendall(self._control, json.dumps(message).encode() + b"\n")
+            await loop.sock_sendall(self._wires.control, message.encode() + b"\n")
             while not received.endswith(b"\n") and len(received) < MAX_REPORT_BYTES:
-                part = await loop.sock_recv(self._control, MAX_REPORT_BYTES)
+                part = await loop.sock_recv(self._wires.control, MAX_REPORT_BYTES)
                 if not part:
                     break
                 received += part
-        return _parsed(bytes(received))
-
-    async def _feed(self, stdin: bytes) -> None:
-        os.set_blocking(self._stdin, False)
-        loop = asyncio.get_running_loop()
-        left = memoryview(stdin)
-        try:
-            while left:
-                try:
-                    left = left[os.write(self._stdin, left) :]
-                except BlockingIOError:
-                    writable = asyncio.Event()
-                    loop.add_writer(self._stdin, writable.set)
-                    try:
-                        await writable.wait()
-                    finally:
-                        loop.remove_writer(self._stdin)
-        except BrokenPipeError:
-            pass
-        finally:
-            os.close(self._stdin)
-            self._stdin = -1
-
-    def kill(self) -> None:
-        """Kill all processes of the sandbox; returns before they are gone."""
-        with suppress(ProcessLookupError):
-            if self._root is not None:
-                # What started it stays, to collect it: else it would be left to the machine's init as a zombie.
-                signal.pidfd_send_signal(self._root, signal.SIGKILL)
-            else:
-                self._process.kill()
+        return Report.parse(bytes(received))
 
     async def close(self) -> None:
-        """Kill the sandbox and wait until nothing is left of it."""
-        self.kill()
-        await asyncio.wait_for(self._gone(), DEATH_SECONDS)
+        """Kill all of it and wait until nothing is left; if that is cancelled, wait here and now."""
+        self._processes.kill()
+        if self.group is not None and not self._processes.has_namespace:
+            self.group.kill()
+        try:
+            await self._processes.gone()
+            if self._captures:
+                with suppress(asyncio.TimeoutError):
+                    ended = asyncio.gather(*(capture.ended.wait() for capture in self._captures))
+                    await asyncio.wait_for(ended, DRAIN_SECONDS)
+            group, self.group = self.group, None
+            if group is not None:
+                await asyncio.to_thread(group.remove)
+        finally:
+            self.release()
 
-    async def _gone(self) -> None:
-        for descriptor in (self._root, os.pidfd_open(self._process.pid)):
-            if descriptor is not None:
-                await _ended(descriptor)
-                os.close(descriptor)
-        self._root = None
-        self._process.wait()
+    def release(self) -> None:
+        """Kill all of it and let go of it, here and now; may be called twice."""
         for capture in self._captures:
-            await capture.ended.wait()
-        self._control.close()
-        for descriptor in (self._stdin, self._stdout, self._stderr):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._stdin = self._stdout = self._stderr = -1
+            capture.stop()
+        self._wires.close()
+        self._processes.kill()
+        self._processes.collect()
+        if self.group is not None:
+            self.group.remove()
+            self.group = None
 
 
-async def _ended(descriptor: int) -> None:
-    """Wait until the process of a pidfd has ended."""
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-    loop.add_reader(descriptor, ended.set)
-    try:
-        await ended.wait()
-    finally:
-        loop.remove_reader(descriptor)
-
-
-def _parsed(line: bytes) -> dict[str, Any] | None:
-    """The report, if it is one: the program can write to where it comes from."""
-    try:
-        report = json.loads(line)
-        return {
-            "status": int(report["status"]) & 0xFFFF,
-            "cpu_seconds": float(report["cpu_seconds"]),
-            "peak_bytes": int(report["peak_bytes"]),
-            "reason": str(report["reason"]),
-        }
-    except (ValueError, KeyError, TypeError, OverflowError):
-        return None
-
-
-def _verdict(report: dict[str, Any] | None) -> tuple[EndStatus, int | None, int | None]:
-    if report is None:
-        return "signaled", None, int(signal.SIGKILL)
-    if os.WIFSIGNALED(report["status"]):
-        number = os.WTERMSIG(report["status"])
-        return ("cpu", None, None) if number == signal.SIGXCPU else ("signaled", None, number)
-    if report["reason"] == "memory":
-        return "memory", None, None
-    return "exited", os.WEXITSTATUS(report["status"]), None
+def _task(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    return asyncio.get_running_loop().create_task(work)
