@@ -11,17 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from treadle.agents.sandbox import cgroups, seccomp
+from treadle.agents.sandbox import cgroups, landlock, seccomp
 from treadle.agents.sandbox.bubblewrap import Bubblewrap
 from treadle.agents.sandbox.launch import Launcher
 from treadle.agents.sandbox.limits import SandboxLimits
 from treadle.agents.sandbox.nursery import Nursery
-from treadle.agents.sandbox.unavailable import explain
-from treadle.agents.sandbox.unisolated import Unisolated
+from treadle.agents.sandbox.unavailable import explain, said_by
+from treadle.agents.sandbox.unisolated import Unisolated, landlock_walls
 from treadle.agents.sandbox.wires import Wires
 from treadle.errors import SandboxUnavailableError, UsageError
 
-__all__ = ["Isolation", "choose"]
+__all__ = ["Isolation", "Wish", "choose"]
 
 
 @dataclass(frozen=True)
@@ -40,34 +40,48 @@ class Isolation:
         return () if self.nursery is not None else self.launcher.loose_folders
 
 
-async def choose(
-    workspace: Path,
-    owned: list[Path],
-    *,
-    is_writable: bool,
-    has_network: bool,
-    environment: Mapping[str, str],
-    packages: Sequence[Path],
-    is_unsafe: bool,
-) -> Isolation:
-    """Return the isolation of calls in a workspace; what it makes for itself is added to the ``owned`` folders.
+@dataclass(frozen=True)
+class Wish:
+    """What programs shall see; see ``Sandbox.open``."""
+
+    workspace: Path
+    is_writable: bool
+    has_network: bool
+    environment: Mapping[str, str]
+    packages: Sequence[Path]
+
+
+async def choose(wish: Wish, owned: list[Path], *, is_unsafe: bool) -> Isolation:
+    """Return the isolation of calls; what it makes for itself is added to the ``owned`` folders.
 
     Raises SandboxUnavailableError with the reason and the way out if there is none.
     """
     if is_unsafe:
-        owned.append(Path(tempfile.mkdtemp(prefix="treadle-tmp-")))
-        launcher = Unisolated(workspace, owned[-1], environment=environment, packages=packages)
-        return Isolation(launcher, None, workspace, owned, [*launcher.layers, *_amounts()])
-    program, lacks = _filter()
+        return _among_others(wish, owned, None)
+    try:
+        return await _bubblewrap(wish, owned)
+    except SandboxUnavailableError as error:
+        if landlock.abi() == 0 or wish.has_network:
+            raise explain(error) from error
+        isolation = _among_others(wish, owned, error)
+        try:
+            await _try(isolation.launcher)
+        except SandboxUnavailableError:
+            raise explain(error) from error
+        return isolation
+
+
+async def _bubblewrap(wish: Wish, owned: Sequence[Path]) -> Isolation:
+    filter_program, said = _filter()
     reason: SandboxUnavailableError | None = None
     for has_proc in (True, False):
         bubblewrap = Bubblewrap(
-            workspace,
-            is_writable=is_writable,
-            has_network=has_network,
-            environment=environment,
-            filter_program=program,
-            packages=packages,
+            wish.workspace,
+            is_writable=wish.is_writable,
+            has_network=wish.has_network,
+            environment=wish.environment,
+            filter_program=filter_program,
+            packages=wish.packages,
             has_proc=has_proc,
         )
         try:
@@ -77,19 +91,33 @@ async def choose(
         except SandboxUnavailableError as error:
             reason = reason or error
             continue
-        layers = [*bubblewrap.layers, *lacks, *_amounts()]
+        layers = [*bubblewrap.layers, said, *_amounts()]
         if nursery is None:
             layers.append("no warm sandboxes: a call waits for the start of an interpreter")
-        return Isolation(bubblewrap, nursery, workspace, owned, layers)
+        return Isolation(bubblewrap, nursery, wish.workspace, owned, layers)
     assert reason is not None
-    raise explain(reason) from reason
+    raise reason
 
 
-def _filter() -> tuple[bytes | None, Sequence[str]]:
+def _among_others(wish: Wish, owned: list[Path], reason: SandboxUnavailableError | None) -> Isolation:
+    """Without bubblewrap for a reason, behind walls; without one, bare."""
+    tmp = Path(tempfile.mkdtemp(prefix="treadle-tmp-"))
+    owned.append(tmp)
+    walls, layers = None, []
+    if reason is not None:
+        program = seccomp.program(has_shared_memory=cgroups.why_not() is None, has_namespaces=False)
+        walls = landlock_walls(wish.workspace, tmp, program, is_writable=wish.is_writable, packages=wish.packages)
+        layers = [f"no bubblewrap: {said_by(reason)}"]
+    launcher = Unisolated(wish.workspace, tmp, environment=wish.environment, packages=wish.packages, walls=walls)
+    return Isolation(launcher, None, wish.workspace, owned, [*launcher.layers, *layers, *_amounts()])
+
+
+def _filter() -> tuple[bytes | None, str]:
     try:
-        return seccomp.program(), ["seccomp: a filter of system calls"]
+        # Memory that no process maps is counted by a control group alone.
+        return seccomp.program(has_shared_memory=cgroups.why_not() is None), "seccomp: a filter of system calls"
     except UsageError as error:
-        return None, [f"no filter of system calls: {error}"]
+        return None, f"no filter of system calls: {error}"
 
 
 def _amounts() -> Sequence[str]:
@@ -112,6 +140,7 @@ async def _nursery(bubblewrap: Bubblewrap) -> Nursery | None:
     try:
         nursery.bear(far, SandboxLimits())
         (await wires.connect(None)).let_go()
+        await wires.begin()
     except SandboxUnavailableError:
         await nursery.close()
         return None
@@ -123,10 +152,14 @@ async def _nursery(bubblewrap: Bubblewrap) -> Nursery | None:
     return nursery
 
 
-async def _try(bubblewrap: Bubblewrap) -> None:
+async def _try(launcher: Launcher) -> None:
     """Raise SandboxUnavailableError if no sandbox can be started."""
     wires, far = Wires.make()
-    processes = await wires.connect(bubblewrap.prepare(far.control.fileno(), SandboxLimits().tmp_bytes).start(far))
-    processes.kill()
-    processes.collect()
-    wires.close()
+    starter = launcher.prepare(far.control.fileno(), SandboxLimits().tmp_bytes).start(far)
+    processes = await wires.connect(starter, has_namespace=launcher.has_namespace)
+    try:
+        await wires.begin()
+    finally:
+        processes.kill()
+        processes.collect()
+        wires.close()

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from treadle.agents.gate import OpenGate, ToolGate
-from treadle.agents.sandbox.choose import Isolation, choose
+from treadle.agents.sandbox.choose import Isolation, Wish, choose
 from treadle.agents.sandbox.limits import SandboxLimits
 from treadle.agents.sandbox.outcome import Outcome
 from treadle.agents.sandbox.resource_limits import resource_limits
@@ -91,16 +91,9 @@ class Sandbox:
             raise UsageError(f"the workspace {workspace} is not a folder")
         folder = Path(tempfile.mkdtemp(prefix="treadle-workspace-")) if workspace is None else workspace.resolve()
         owned = [folder] if workspace is None else []
+        wish = Wish(folder, is_writable, has_network, environment, packages)
         try:
-            isolation = await choose(
-                folder,
-                owned,
-                is_writable=is_writable,
-                has_network=has_network,
-                environment=environment,
-                packages=packages,
-                is_unsafe=is_unsafe,
-            )
+            isolation = await choose(wish, owned, is_unsafe=is_unsafe)
             meter = await asyncio.to_thread(WorkspaceMeter, folder) if is_writable else None
         except BaseException:
             for each in owned:

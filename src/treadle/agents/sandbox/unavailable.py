@@ -9,7 +9,7 @@ from pathlib import Path
 
 from treadle.errors import SandboxUnavailableError
 
-__all__ = ["explain"]
+__all__ = ["explain", "said_by"]
 
 OTHER_WAY = "; or --unsafe-no-sandbox (is_unsafe=True) to run code with all rights of this user"
 APPARMOR_PROFILE = "/etc/apparmor.d/bwrap"
@@ -17,7 +17,7 @@ APPARMOR_PROFILE = "/etc/apparmor.d/bwrap"
 
 def explain(error: SandboxUnavailableError, root: Path = Path("/")) -> SandboxUnavailableError:
     """Return the error with the reason that the machine's settings give, and the way out of it."""
-    found = Exception.__str__(error).partition("\n")[0]
+    found = said_by(error)
     for path, forbidding, reason, hint in _SETTINGS:
         if _read(root / path) == forbidding:
             return SandboxUnavailableError(f"code cannot be isolated: {reason} ({found})", hint=hint + OTHER_WAY)
@@ -26,6 +26,11 @@ def explain(error: SandboxUnavailableError, root: Path = Path("/")) -> SandboxUn
         hint = "start it with --security-opt seccomp=unconfined --security-opt apparmor=unconfined"
         return SandboxUnavailableError(f"code cannot be isolated: {reason} ({found})", hint=hint + OTHER_WAY)
     return SandboxUnavailableError(f"code cannot be isolated: {found}", hint=(error.hint or "see bwrap(1)") + OTHER_WAY)
+
+
+def said_by(error: SandboxUnavailableError) -> str:
+    """Return the first line of what an error says, without its hint."""
+    return Exception.__str__(error).partition("\n")[0]
 
 
 _SETTINGS = (

@@ -10,6 +10,7 @@ import csv  # noqa: F401
 import datetime  # noqa: F401
 import decimal  # noqa: F401
 import functools  # noqa: F401
+import importlib
 import itertools  # noqa: F401
 import json
 import math  # noqa: F401
@@ -19,10 +20,20 @@ import socket
 import statistics  # noqa: F401
 import string  # noqa: F401
 import sys
+from pathlib import Path
+from typing import Any
 
-from .nursery import breed
+from .nursery import breed, install_filter
 from .program import confine, execute, run_code
 from .waiting import adopt_orphans, serve
+
+
+def shut_in(walls: dict[str, Any] | None) -> None:
+    """Go behind the walls that a process can build around itself, if there are any to build."""
+    if walls is not None:
+        readable, writable = (list(map(Path, walls[name])) for name in ("readable", "writable"))
+        importlib.import_module("landlock").restrict(readable, writable, allow_tcp=False)
+        install_filter(bytes.fromhex(walls["filter"]))
 
 
 def main(folder: str) -> None:
@@ -33,7 +44,7 @@ def main(folder: str) -> None:
         control = breed(control, settings)
     elif role == "alone":
         adopt_orphans()
-    request, tell = serve(control, is_alone=role == "alone")
+    request, tell = serve(control, is_alone=role == "alone", enter=lambda: shut_in(settings.get("walls")))
     confine(request)
     if request["argv"] is not None:
         execute(request["argv"])

@@ -16,6 +16,7 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
 READY, GO = b"R", b"G"
@@ -30,11 +31,12 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(SET_SUBREAPER, 1, 0, 0, 0)
 
 
-def serve(control: socket.socket, *, is_alone: bool) -> tuple[dict[str, Any], int]:
+def serve(control: socket.socket, *, is_alone: bool, enter: Callable[[], None]) -> tuple[dict[str, Any], int]:
     """Fork a child that waits for the request; return it and a pipe end in the child, and never in the parent.
 
     The child is there before the request, and has done a little of what it will do, because the first touch of a page
-    after a fork costs a copy of it. It is forked when the other side has moved this process to where it is counted.
+    after a fork costs a copy of it. It is forked when the other side has moved this process to where it is counted,
+    and begins with ``enter``.
     """
     gc.freeze()
     control.sendall(READY)
@@ -44,6 +46,7 @@ def serve(control: socket.socket, *, is_alone: bool) -> tuple[dict[str, Any], in
     pid = os.fork()
     if pid == 0:
         os.close(told)
+        enter()
         exec(compile(ast.parse(REHEARSAL), "<rehearsal>", "exec"), {})
         control.sendall(READY)
         request = receive(control)
