@@ -27,7 +27,7 @@ NOTE = "<!-- Written by docs/reference/generate.py; change the source instead. -
 def cli_page() -> Iterator[str]:
     yield from ("# Command line", "", NOTE, "")
     yield "Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 a request, file or machine that does"
-    yield "not fit, 2 a bug in Treadle, 130 stopped by Ctrl-C."
+    yield "not fit, 2 a bug in Treadle, 3 an agent that was stopped before it was done, 130 stopped by Ctrl-C."
     for name, command in commands(typer.main.get_command(app)):
         arguments = " ".join(f"[{parameter.name}]" for parameter in command.params if is_argument(parameter))
         yield from ("", f"## treadle {name}", "", f"`treadle {name} [OPTIONS] {arguments}".rstrip() + "`", "")

@@ -5,8 +5,11 @@ Leaves to others: fetching (``models.store``) and loading (``LLM``).
 
 from __future__ import annotations
 
+import asyncio
 import sys
+import threading
 import time
+from concurrent.futures import CancelledError
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -19,12 +22,13 @@ from treadle.errors import UsageError
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from treadle.engine.contract import AsyncEngine
     from treadle.engine.llm import LLM
     from treadle.engine.load import LoadOptions, LoadReport
     from treadle.engine.remote.llm import RemoteLLM
     from treadle.models.download import Progress, PullEvent
 
-__all__ = ["open_model"]
+__all__ = ["open_async_model", "open_model"]
 
 _BAR_DELAY_SECONDS = 0.5
 _BAR_CHARS = 30
@@ -59,11 +63,44 @@ def open_model(model: str | None, **options: Unpack[LoadOptions]) -> LLM | Remot
     if llm.report.embeds_only:
         llm.close()
         raise answers_refused(llm.name)
-    if llm.report.engine.reason:
-        console.note(llm.report.engine.reason)
-    if console.is_verbose:
-        _describe(llm.report)
+    _tell(llm.report)
     return llm
+
+
+async def open_async_model(model: str | None, *, default: str, **options: Unpack[LoadOptions]) -> AsyncEngine:
+    """Do what ``open_model`` does for commands that ask in an event loop; ``default`` is the model by default."""
+    from treadle.engine.open_engine import find_engine_url  # noqa: PLC0415
+
+    found = find_engine_url(model, options.get("engine"))
+    if found is not None:
+        _refuse_local_options(options)
+        from treadle.engine.remote.engine import RemoteEngine  # noqa: PLC0415
+
+        return await RemoteEngine.connect(*found)
+    is_abandoned = threading.Event()
+    try:
+        path = await asyncio.to_thread(_find_model, model or default, is_abandoned)
+    except asyncio.CancelledError:
+        is_abandoned.set()
+        raise
+    from treadle.engine.async_llm import AsyncLLM  # noqa: PLC0415
+    from treadle.engine.embedding import answers_refused  # noqa: PLC0415
+
+    with _LoadBar(path.name) as bar:
+        options["progress"] = bar.update
+        llm = await AsyncLLM.load(path, **options)
+    if llm.report.embeds_only:
+        await llm.close()
+        raise answers_refused(llm.name)
+    _tell(llm.report)
+    return llm
+
+
+def _tell(report: LoadReport) -> None:
+    if report.engine.reason:
+        console.note(report.engine.reason)
+    if console.is_verbose:
+        _describe(report)
 
 
 def _refuse_local_options(options: LoadOptions) -> None:
@@ -72,7 +109,7 @@ def _refuse_local_options(options: LoadOptions) -> None:
         raise UsageError(f"{', '.join(given)}: an engine elsewhere has settings of its own")
 
 
-def _find_model(model: str) -> Path:
+def _find_model(model: str, is_abandoned: threading.Event | None = None) -> Path:
     from treadle.models.store import resolve_model  # noqa: PLC0415
 
     with ExitStack() as stack:
@@ -80,6 +117,8 @@ def _find_model(model: str) -> Path:
 
         def show(event: PullEvent) -> None:
             nonlocal display
+            if is_abandoned is not None and is_abandoned.is_set():
+                raise CancelledError
             if display is None:
                 console.note(f"{model} is not on this machine yet: pulling it, once")
                 from treadle.cli.pull_display import pull_display  # noqa: PLC0415  slow to import, rarely wanted
