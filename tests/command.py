@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import select
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 TIMEOUT_SECONDS = 120
+# What commands keep of this machine must not stay on it, nor reach the next run of the tests.
+_HOME = tempfile.TemporaryDirectory(prefix="treadle-test-home-")
+atexit.register(_HOME.cleanup)
 # Makes its stdin the controlling terminal, without which Ctrl-C is just a character, and becomes the command.
 ON_TERMINAL = (
     "import fcntl, os, sys, termios\n"
@@ -30,9 +35,13 @@ class Result:
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """The variables of this process, without those that change what the command prints."""
+    """The variables of this process, without those that change what the command prints, and with a home of their own."""
     drop = {"NO_COLOR", "FORCE_COLOR", "TREADLE_DEBUG", "COLUMNS"}
-    return {name: value for name, value in os.environ.items() if name not in drop} | {"TERM": "dumb"} | changes
+    return (
+        {name: value for name, value in os.environ.items() if name not in drop}
+        | {"TERM": "dumb", "TREADLE_HOME": _HOME.name}
+        | changes
+    )
 
 
 def treadle(*arguments: str | Path, text: str = "", **variables: str) -> Result:

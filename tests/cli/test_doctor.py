@@ -12,6 +12,11 @@ from treadle.cli.main import main
 from treadle.hardware.finding import Finding, Level
 
 
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TREADLE_HOME", str(tmp_path))
+
+
 def test_the_page(tmp_path: Path) -> None:
     result = treadle("doctor", TREADLE_HOME=str(tmp_path))
     assert (result.code, result.err) == (0, "")

@@ -19,14 +19,15 @@ def foreign_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return ForeignModel().write(tmp_path_factory.mktemp("foreign") / "foreign.gguf")
 
 
-def test_run_says_in_one_line_why_llama_cpp_answers(foreign_path: Path) -> None:
-    result = treadle("run", "the inn", "-m", foreign_path, "--raw", "--temperature", "0", "-n", "8", "-t", "1")
+def test_run_says_in_one_line_why_llama_cpp_answers(foreign_path: Path, tmp_path: Path) -> None:
+    asked = ("run", "the inn", "-m", foreign_path, "--raw", "--temperature", "0", "-n", "8", "-t", "1")
+    result = treadle(*asked, TREADLE_HOME=str(tmp_path))
     assert (result.code, len(result.out) > 1) == (0, True)
     engine, *rest, closing = result.err.splitlines()
     assert engine == NOTES[0]
     assert plain_numbers(closing) == NOTES[1]
     assert all("was cut" in line for line in rest)
-    quiet = treadle("run", "the inn", "-m", foreign_path, "--raw", "--temperature", "0", "-n", "8", "-q", "-t", "1")
+    quiet = treadle(*asked, "-q")
     assert (quiet.out, quiet.err) == (result.out, "")
 
 

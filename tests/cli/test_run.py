@@ -19,8 +19,8 @@ CLOSING_LINE = "prompt N tokens at N tok/s, answer N tokens at N tok/s, N GB/s, 
 
 
 @pytest.mark.model
-def test_the_answer_goes_to_stdout_and_one_closing_line_to_stderr(smollm2_path: Path) -> None:
-    result = treadle("run", QUESTION, "-m", smollm2_path, *GREEDY)
+def test_the_answer_goes_to_stdout_and_one_closing_line_to_stderr(smollm2_path: Path, tmp_path: Path) -> None:
+    result = treadle("run", QUESTION, "-m", smollm2_path, *GREEDY, TREADLE_HOME=str(tmp_path))
     assert (result.code, result.out) == (0, ANSWER)
     assert plain_numbers(result.err) == CLOSING_LINE
 

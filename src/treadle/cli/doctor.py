@@ -52,12 +52,14 @@ def doctor(
     and float operations are counted, and how long a load from each cache and from memory takes; a model's file is read
     from disk. Other programs should rest meanwhile. Nothing is changed.
     """
-    from treadle.hardware.examination import examine  # noqa: PLC0415  loads the native core
+    from treadle.cli.bandwidth import remember_bandwidth  # noqa: PLC0415  loads the native core
+    from treadle.hardware.examination import examine  # noqa: PLC0415
     from treadle.hardware.finding import worst_level  # noqa: PLC0415
     from treadle.hardware.findings import find  # noqa: PLC0415
 
     facts = examine(disk_path=_model_path(model), isa=Settings.from_environment().isa, progress=_show)
     _show("")
+    remember_bandwidth({count: [speed] for count, speed in facts.speeds.items()})
     findings = find(facts)
     worst = worst_level(findings)
     if as_json:

@@ -62,7 +62,8 @@ def plan(
     Options win over TREADLE_* variables, those over `treadle.toml` in this folder, that over `treadle.toml` in the
     user's configuration folder, and all of them over what is measured.
     """
-    from treadle.engine.outlook import look_ahead  # noqa: PLC0415  loads the native core
+    from treadle.cli.bandwidth import remember_bandwidth  # noqa: PLC0415  loads the native core
+    from treadle.engine.outlook import look_ahead  # noqa: PLC0415
 
     outlook = look_ahead(
         model,
@@ -81,6 +82,8 @@ def plan(
         adapt=adapt,
         mlock=mlock,
     )
+    if outlook.speed is not None:
+        remember_bandwidth({outlook.plan.threads.num_threads: [outlook.speed]})
     if as_json:
         console.out(json.dumps(_as_dict(outlook), indent=2))
         return

@@ -109,10 +109,17 @@ def profile(
 
 
 def _measure(model: str, **given: object) -> ProfileRecord:
+    from treadle.cli.bandwidth import remember_bandwidth  # noqa: PLC0415
     from treadle.engine.profile.run import profile as measure  # noqa: PLC0415
+    from treadle.hardware.machine_speed import MachineSpeed  # noqa: PLC0415
 
     record = measure(model, progress=_show, **given)  # type: ignore[arg-type]
     _show("")
+    speeds: dict[int, list[MachineSpeed]] = {}
+    for sample in record.speeds:
+        found = MachineSpeed(sample.read_bytes_per_second, sample.int8_ops_per_second)
+        speeds.setdefault(sample.num_threads, []).append(found)
+    remember_bandwidth(speeds)
     return record
 
 

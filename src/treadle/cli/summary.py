@@ -7,15 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from treadle.config import Settings
 from treadle.hardware.memory import peak_memory_bytes
 
 if TYPE_CHECKING:
     from treadle.engine.completion import Completion
     from treadle.engine.llm import LLM
+    from treadle.engine.load import LoadReport
     from treadle.engine.remote.llm import RemoteLLM
     from treadle.engine.statistics import EngineStats
 
 __all__ = ["closing_line", "completion_facts", "engine_line"]
+
+# Beside an answer that took so long, measuring the machine, a quarter of a second and once in its life, is nothing.
+_LONG_SECONDS = 2.0
 
 
 def closing_line(completion: Completion, llm: LLM | RemoteLLM) -> str:
@@ -25,7 +30,8 @@ def closing_line(completion: Completion, llm: LLM | RemoteLLM) -> str:
     if llm.report is None:
         return ", ".join(parts)
     if completion.decode_rate is not None:
-        parts.append(f"{llm.report.decode_bytes * completion.decode_rate / 1e9:.1f} GB/s")
+        rate = llm.report.decode_bytes * completion.decode_rate
+        parts.append(f"{rate / 1e9:.1f} GB/s{_share_of_limit(completion, llm.report, rate)}")
     if peak_bytes := peak_memory_bytes():
         parts.append(f"peak memory {peak_bytes / 1e6:.0f} MB")
     return ", ".join(parts)
@@ -58,6 +64,25 @@ def completion_facts(completion: Completion, llm: LLM | RemoteLLM) -> dict[str, 
         "decode_bytes_per_token": None if report is None else report.decode_bytes,
         "peak_memory_bytes": peak_memory_bytes() or None,
     }
+
+
+def _share_of_limit(completion: Completion, report: LoadReport, rate: float) -> str:
+    """Return which share of the machine's bandwidth a rate is, if that is known, or soon measured after a long answer.
+
+    Nothing for weights that come from the caches, which have no part in it.
+    """
+    from treadle.engine.bandwidth_record import keep_bandwidth, known_bandwidth  # noqa: PLC0415  nobody waits by now
+    from treadle.engine.load import view_machine  # noqa: PLC0415
+    from treadle.hardware.machine_speed import measure_speed  # noqa: PLC0415
+
+    home, machine, cpus = Settings.from_environment().home, view_machine(), report.thread_plan.cpus
+    limit = known_bandwidth(home, machine, len(cpus))
+    if limit is None and completion.timings.decode_seconds >= _LONG_SECONDS:
+        speed = measure_speed(cpus)
+        if speed is not None:
+            limit = speed.read_bytes_per_second
+            keep_bandwidth(home, machine, {len(cpus): [speed]})
+    return "" if limit is None or rate > limit else f" ({rate / limit:.0%} of the machine's)"
 
 
 def _rate(rate: float | None) -> str:

@@ -137,6 +137,7 @@ class Profiler:
                 cpus=self._plan.threads.cpus,
                 prompt_cpus=self._plan.prompt_threads.cpus,
                 home_cpus=self._plan.placement.cpus,
+                adapts=self._plan.adapts,
                 num_blocks=num_blocks,
                 kv_type=memory.kv_type,
                 context=memory.context,
