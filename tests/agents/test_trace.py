@@ -321,7 +321,7 @@ def test_phases_never_begin_before_their_answer_was_asked_for() -> None:
         model = trace.root.add("model", "m", 5_000, 8_000)
         add_model_spans(model, completion(0.0, 5e-6, 1e-6), is_remote=True, end_ns=8_000)
     phases = [(each.kind, each.name, each.start_ns) for each in trace.spans if each.parent_id == model.span_id]
-    assert phases == [("prefill", "until the first token", 5_000), ("decode", "answer", 7_000)]
+    assert phases == [("prefill", "until the first token", 5_000), ("decode", "decode", 7_000)]
 
 
 def test_a_trace_comes_back_from_its_file(tmp_path: Path) -> None:

@@ -193,3 +193,16 @@ def test_adapters_are_measured_beside_none(tmp_path: Path) -> None:
         assert [len(speeds[name]) for name in ("none", "adapters")] == [2, 2]
         assert min(speeds["none"] + speeds["adapters"]) > 0
     assert run.stdout.count("\n| ") == 4
+
+
+@pytest.mark.slow
+def test_accounting_reports_shares_and_coverage(tmp_path: Path) -> None:
+    model = TinyModel(context_length=2048).write(tmp_path / "tiny.gguf")
+    report_path = tmp_path / "report.json"
+    options = ["--out", report_path, "--threads", "1", "--tasks", "1", "--turns", "3", "--trace", tmp_path / "t.jsonl"]
+    run = run_benchmark("accounting.py", model, *options, may_miss=True)
+    report = json.loads(report_path.read_text())
+    assert sum(report["shares"].values()) == pytest.approx(1.0)
+    assert 0 < report["coverage"] <= 1
+    assert run.stdout.count("kept: ") + run.stdout.count("MISSED: ") == 2
+    assert (tmp_path / "t.jsonl").read_text().count('"kind": "tool"') == 2

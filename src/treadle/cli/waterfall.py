@@ -49,7 +49,7 @@ def label_of(kind: SpanKind, name: str) -> str:
     """Return what spans of a kind and name are called, on one line."""
     # Names come from models and files: no line ends, and nothing that steers a terminal.
     clean = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in name)
-    return kind if name == kind else f"{kind} {clean}".rstrip()
+    return clean if name.startswith(kind) else f"{kind} {clean}".rstrip()
 
 
 def print_waterfall(trace: Trace, *, width: int, max_rows: int) -> None:

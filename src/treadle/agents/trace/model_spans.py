@@ -32,11 +32,10 @@ def add_model_spans(span: Span, completion: Completion, *, is_remote: bool = Fal
         end_ns: When the answer was complete, on the clock of ``time.perf_counter_ns``; by default now.
     """
     timings = completion.timings
-    first_token = "until the first token" if is_remote else "prompt"
     phases: tuple[tuple[SpanKind, str, float], ...] = (
         ("queue", "queue", timings.queued_seconds),
-        ("prefill", first_token, timings.prefill_seconds),
-        ("decode", "answer", timings.decode_seconds),
+        ("prefill", "until the first token" if is_remote else "prefill", timings.prefill_seconds),
+        ("decode", "decode", timings.decode_seconds),
     )
     now = time.perf_counter_ns() if end_ns is None else end_ns
     begin = now - round(sum(seconds for _, _, seconds in phases) * _NS)

@@ -15,7 +15,7 @@ const INDENT = 12;
 const MIN_VIEW = 1e-5; // of the task, the closest zoom
 
 const byId = (id) => document.getElementById(id);
-const nameOf = (span) => (span.name === span.kind || !span.name ? span.kind : `${span.kind} ${span.name}`);
+const nameOf = (span) => (span.name.startsWith(span.kind) ? span.name : `${span.kind} ${span.name}`.trimEnd());
 
 // Summary
 
