@@ -21,10 +21,13 @@ BROKEN = 70  # exit code, when the sandbox could not be made; why is said on std
 
 # linux/sched.h, linux/mount.h, linux/prctl.h, linux/if.h, linux/sockios.h
 NEW_MOUNTS, NEW_IPC, NEW_PIDS, NEW_NETWORK = 0x20000, 0x8000000, 0x20000000, 0x40000000
-READ_ONLY, NO_SUID, NO_DEVICES, NO_EXEC, RECURSIVE, PRIVATE = 1, 2, 4, 8, 0x4000, 0x40000
+READ_ONLY, NO_SUID, NO_DEVICES, NO_EXEC, REMOUNT, BIND = 1, 2, 4, 8, 0x20, 0x1000
+RECURSIVE, PRIVATE = 0x4000, 0x40000
 SET_SECCOMP, FILTER_MODE, SET_NO_NEW_PRIVILEGES = 22, 2, 38
 CAPABILITIES_V3 = 0x20080522
 SET_INTERFACE_FLAGS, INTERFACE_UP = 0x8914, 1
+
+DEVICES = ("full", "null", "random", "tty", "urandom", "zero")
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -76,6 +79,8 @@ def settle(wanted: dict[str, Any], settings: dict[str, Any], filter_program: byt
     size = f"mode=1777,size={wanted['tmp_bytes']},nr_inodes={wanted['num_files']}"
     for path in ("/tmp", "/dev/shm"):
         mount("tmpfs", path, "tmpfs", NO_SUID | NO_DEVICES, size)
+    for name in DEVICES:  # the machine's own nodes, whose modes and times root's programs could change
+        mount(None, f"/dev/{name}", None, REMOUNT | BIND | READ_ONLY | NO_SUID)
     if settings["has_proc"]:
         mount("proc", "/proc", "proc", NO_SUID | NO_DEVICES | NO_EXEC | READ_ONLY)
     if not settings["has_network"]:
