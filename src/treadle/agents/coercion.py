@@ -22,6 +22,7 @@ from treadle.models.tool_dialects.call_json import DECODER
 __all__ = ["fit"]
 
 _MAX_DEPTH = 64
+_TOP = "the arguments"
 _MAX_PROBLEMS = 5
 _EXACT_FLOAT = 2**53  # above this a float may stand for other integers, too
 _WORDS = {"true": True, "false": False, "True": True, "False": False}
@@ -130,7 +131,7 @@ class _Fitting:
                 break
         if found and all(_is_same(each, found[0]) for each in found):
             return found[0]
-        self.problems += ["; or ".join(problems)] if not found else [f"{path}: can be meant in more than one way"]
+        self.problems.append(f"{path or _TOP}: can be meant in more than one way" if found else "; or ".join(problems))
         return value
 
     def _typed(self, value: Any, kinds: Any, path: str) -> Any:
@@ -156,7 +157,7 @@ class _Fitting:
         least, most = schema.get(names[0], 0), schema.get(names[1], length)
         if not least <= length <= most:
             wanted = f"at least {least}" if length < least else f"at most {most}"
-            self.problems.append(f"{path or 'the arguments'}: expected {wanted} {what}, found {length}")
+            self.problems.append(f"{path or _TOP}: expected {wanted} {what}, found {length}")
 
     def _range(self, value: float, schema: Mapping[str, Any], path: str) -> None:
         for keyword, words, holds in _RANGES:
@@ -175,7 +176,7 @@ class _Fitting:
         return found
 
     def _problem(self, path: str, expected: str, value: Any) -> Any:
-        self.problems.append(f"{path or 'the arguments'}: expected {expected}, found {preview(_json(value), 80)}")
+        self.problems.append(f"{path or _TOP}: expected {expected}, found {preview(_json(value), 80)}")
         return value
 
 
@@ -224,8 +225,8 @@ def _read_json(text: str) -> Any:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Compare as JSON does: true is not 1."""
-    return type(one) is type(other) and bool(one == other)
+    """Compare as JSON does: 1.0 is 1, and true is not."""
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
 def _at(path: str, name: str) -> str:

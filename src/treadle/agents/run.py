@@ -100,9 +100,10 @@ class Run:
         )
 
     async def _work(self) -> _Outcome:
-        self._history.show_results()
-        if calls := self._history.open_calls():
+        calls = self._history.open_calls()
+        if calls:  # of a run that was cut off
             await self._dispatch(calls)
+        self._history.show_results()
         while True:
             reason = self._spending.near_end()
             if reason is not None:
