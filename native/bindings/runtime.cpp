@@ -63,11 +63,13 @@ Progress throttled(Progress progress) {
 }
 
 std::shared_ptr<Model> load_model(const GgufFile& file, const std::string& isa, std::vector<int> cpus,
-                                  nb::object progress, int64_t context_length) {
+                                  nb::object progress, int64_t context_length,
+                                  const std::vector<std::tuple<int, std::vector<int>>>& copies) {
     LoadOptions options;
     options.kernels = choose_kernels(isa);
     options.cpus = std::move(cpus);
     options.context_length = context_length;
+    for (const auto& [node, copy_cpus] : copies) options.copies.push_back({node, copy_cpus});
     if (!progress.is_none()) {
         options.progress = throttled([&progress](uint64_t done, uint64_t total) {
             const nb::gil_scoped_acquire gil;
@@ -174,9 +176,11 @@ void bind_runtime(nb::module_& m) {
 
     nb::class_<Model>(m, "Model", "Packed weights of one model file.")
         .def_static("load", &load_model, "gguf"_a, nb::kw_only(), "isa"_a = "", "cpus"_a, "progress"_a = nb::none(),
-                    "context_length"_a = 0,
+                    "context_length"_a = 0, "copies"_a = std::vector<std::tuple<int, std::vector<int>>>(),
                     "Read, check and pack a model; `progress(bytes_done, bytes_total)` is called now and then. "
-                    "`context_length`, 0 for the model's own, chooses between factors for short and long contexts.")
+                    "`context_length`, 0 for the model's own, chooses between factors for short and long contexts. "
+                    "`copies` are memory nodes that each get a copy of all weights, with the CPUs that read it; by "
+                    "default there is one copy, wherever the system puts it.")
         .def_static("check", &Model::check, "gguf"_a,
                     "Raise ModelFileError, or UnsupportedModelError, if this core could not load the file.")
         .def_prop_ro("isa", [](const Model& model) { return std::string(model.kernels().isa); })
@@ -189,6 +193,9 @@ void bind_runtime(nb::module_& m) {
         .def_prop_ro("head_dim", [](const Model& model) { return model.config().head_dim; })
         .def_prop_ro("context_length", [](const Model& model) { return model.config().context_length; })
         .def_prop_ro("weight_bytes", &Model::weight_bytes, "Bytes of packed weights in memory.")
+        .def_prop_ro(
+            "weight_address", [](const Model& model) { return reinterpret_cast<uintptr_t>(model.weights().data()); },
+            "Where they begin, copy after copy: for tools that ask the system on which node a page is.")
         .def_prop_ro("decode_bytes", &Model::decode_bytes, "Weight bytes read for one decoded token.")
         .def("lock_memory", &Model::lock_memory, "Keep the weights in RAM; returns 0 or the errno of mlock.");
 

@@ -75,7 +75,9 @@ std::shared_ptr<Adapter> Adapter::load(const GgufFile& file, std::shared_ptr<con
     }
     plan.refuse_unused_tensors("LoRA adapter of a " + model->config().architecture);
     if (is_empty) refuse(file, "the adapter has no tensors");
-    adapter->weights_ = read_tensors(file, plan, cpus, {}, "the adapter " + printable(file.path()));
+    LoadOptions options;
+    options.cpus = cpus;
+    adapter->weights_ = read_tensors(file, plan, options, "the adapter " + printable(file.path()));
     adapter->model_ = std::move(model);
     return adapter;
 }

@@ -95,7 +95,7 @@ void Runtime::Impl::multiply_gate_up(int worker, const Mixture& mixture) {
         for (const ExpertDispatch::Active& active : dispatch_.active()) {
             const int64_t low = std::max(begin, active.first_gate_panel), high = std::min(end, active.end_gate_panel);
             if (low >= high) continue;
-            gate_up_panels(mixture.experts[static_cast<size_t>(active.expert)], low - active.first_gate_panel,
+            gate_up_panels(worker, mixture.experts[static_cast<size_t>(active.expert)], low - active.first_gate_panel,
                            high - active.first_gate_panel, TilePlan(active.num_pairs),
                            inputs.after(active.first_pair * columns), gated_ + active.first_gated);
         }
@@ -119,7 +119,7 @@ void Runtime::Impl::multiply_down(int worker, const Mixture& mixture) {
                                 static_cast<size_t>(rows) * sizeof(float));
                 }
             };
-            multiply_panels(expert.down, low - active.first_down_panel, high - active.first_down_panel,
+            multiply_panels(worker, expert.down, low - active.first_down_panel, high - active.first_down_panel,
                             TilePlan(active.num_pairs), inputs.after(active.first_gated), store);
         }
     });

@@ -25,20 +25,21 @@ void Runtime::Impl::activate(float* gate, float* up, int64_t num_values) const {
     (activation == Activation::kGelu ? kernels.gelu_mul : kernels.silu_mul)(gate, up, num_values, gate);
 }
 
-void Runtime::Impl::gate_up_panels(const FeedForward& weights, int64_t low, int64_t high, const TilePlan& tiles,
-                                   const Activations& inputs, float* out) const {
+void Runtime::Impl::gate_up_panels(int worker, const FeedForward& weights, int64_t low, int64_t high,
+                                   const TilePlan& tiles, const Activations& inputs, float* out) const {
     const int64_t columns = weights.gate.columns, num_outputs = weights.gate.rows;
     const MatmulFn multiply_gate = model_->kernels().matmul[weights.gate.format];
     const MatmulFn multiply_up = model_->kernels().matmul[weights.up.format];
     alignas(64) float gate[kMaxTile * kPanelRows];
     alignas(64) float up[kMaxTile * kPanelRows];
-    request_start(weights.gate.panel(low));
-    request_start(weights.up.panel(low));
+    const int64_t copy = copy_offsets_[static_cast<size_t>(worker)];
+    request_start(weights.gate.panel(low) + copy);
+    request_start(weights.up.panel(low) + copy);
     for (int64_t t = 0; t < tiles.num_tiles; ++t) {
         const ActTile tile = inputs.tile(tiles, t, columns);
         for (int64_t p = low; p < high; ++p) {
-            multiply_gate(weights.gate.panel(p), columns, &tile, gate);
-            multiply_up(weights.up.panel(p), columns, &tile, up);
+            multiply_gate(weights.gate.panel(p) + copy, columns, &tile, gate);
+            multiply_up(weights.up.panel(p) + copy, columns, &tile, up);
             if (!adapted_.empty()) {
                 add_b(weights.gate, p, t, tiles.start(t), gate);
                 add_b(weights.up, p, t, tiles.start(t), up);
@@ -65,8 +66,9 @@ void Runtime::Impl::feed_forward_block(int worker, const LayerWeights& layer) {
     const Activations& inputs = activations(worker, num_rows_);
     const int64_t num_panels = weights.gate.num_panels();
     // Gate and up panels of the same rows go together, so their product never leaves the worker.
-    pool_.share(worker, num_panels, panel_chunk(num_panels),
-                [&](int64_t begin, int64_t end) { gate_up_panels(weights, begin, end, tiles, inputs, gated_); });
+    pool_.share(worker, num_panels, panel_chunk(num_panels), [&](int64_t begin, int64_t end) {
+        gate_up_panels(worker, weights, begin, end, tiles, inputs, gated_);
+    });
     timers_.lap(worker, Operator::kGateUp, [&] { return product_work({&weights.gate, &weights.up}, num_rows_); });
     quantise(worker, num_rows_, weights.gate.rows, {&weights.down},
              [&](int64_t row) { return gated_ + row * weights.gate.rows; });

@@ -2,6 +2,10 @@
 //
 // Each phase computes every output element with an order of operations that depends on that element's token alone.
 // Hence the promise of the runtime: the same bits whatever the batch, the chunking and the number of workers.
+#ifdef __linux__
+#include <sched.h>
+#endif
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -9,6 +13,18 @@
 #include "products.h"
 
 namespace treadle {
+
+namespace {
+
+int current_cpu() {
+#ifdef __linux__
+    return sched_getcpu();
+#else
+    return -1;
+#endif
+}
+
+}  // namespace
 
 void Runtime::Impl::rotary_angles(int64_t token) {
     const ModelConfig& config = model_->config();
@@ -21,6 +37,11 @@ void Runtime::Impl::rotary_angles(int64_t token) {
             ++at;
         }
     }
+}
+
+// Asked anew in every step: threads that are not pinned move.
+void Runtime::Impl::find_copy(int worker) {
+    if (model_->has_copies()) copy_offsets_[static_cast<size_t>(worker)] = model_->copy_offset(current_cpu());
 }
 
 void Runtime::Impl::embed(int worker) {
@@ -110,6 +131,7 @@ void Runtime::Impl::logits_and_samples(int worker) {
 void Runtime::Impl::forward(int worker) {
     const int32_t last = model_->config().num_layers - 1;
     timers_.lap(worker, Operator::kStart);
+    find_copy(worker);
     embed(worker);
     timers_.lap(worker, Operator::kEmbed);
     for (int32_t index = 0; index <= last; ++index) {

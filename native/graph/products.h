@@ -26,16 +26,17 @@ inline void add_bias(const float* bias, int64_t num_rows, int64_t num_tokens, fl
 }
 
 template <typename Emit>
-void Runtime::Impl::multiply_panels(const Matrix& matrix, int64_t low, int64_t high, const TilePlan& tiles,
+void Runtime::Impl::multiply_panels(int worker, const Matrix& matrix, int64_t low, int64_t high, const TilePlan& tiles,
                                     const Activations& inputs, Emit&& emit) const {
     alignas(64) float out[kMaxTile * kPanelRows];
     const MatmulFn kernel = model_->kernels().matmul[matrix.format];
-    request_start(matrix.panel(low));
+    const int64_t copy = copy_offsets_[static_cast<size_t>(worker)];
+    request_start(matrix.panel(low) + copy);
     // Tile outside, panel inside: a tile is read once into the nearest cache, a few panels stay in the next one.
     for (int64_t t = 0; t < tiles.num_tiles; ++t) {
         const ActTile tile = inputs.tile(tiles, t, matrix.columns);
         for (int64_t p = low; p < high; ++p) {
-            kernel(matrix.panel(p), matrix.columns, &tile, out);
+            kernel(matrix.panel(p) + copy, matrix.columns, &tile, out);
             if (!adapted_.empty()) add_b(matrix, p, t, tiles.start(t), out);
             const int64_t rows = std::min<int64_t>(kPanelRows, matrix.rows - p * kPanelRows);
             emit(matrix, p * kPanelRows, rows, tiles.start(t), tile.num_tokens, out);
@@ -56,7 +57,7 @@ void Runtime::Impl::multiply(int worker, std::initializer_list<const Matrix*> ma
             const int64_t low = std::max<int64_t>(begin - first_panel, 0);
             const int64_t high = std::min(end - first_panel, matrix->num_panels());
             first_panel += matrix->num_panels();
-            if (low < high) multiply_panels(*matrix, low, high, tiles, inputs, emit);
+            if (low < high) multiply_panels(worker, *matrix, low, high, tiles, inputs, emit);
         }
     });
 }

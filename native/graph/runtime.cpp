@@ -44,6 +44,7 @@ void Runtime::Impl::carve_scratch() {
     const ModelConfig& config = model_->config();
     const auto tokens = static_cast<size_t>(max_batch_tokens_);
     const auto workers = static_cast<size_t>(pool_.num_threads());
+    copy_offsets_.resize(workers);
     const int64_t widest = std::max({config.hidden_size, config.query_size(), config.feed_forward_size,
                                      config.experts.feed_forward_size, config.experts.shared_feed_forward_size});
     widest_ = widest;

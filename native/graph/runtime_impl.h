@@ -42,6 +42,7 @@ class Runtime::Impl {
 
     // The body, phase by phase. Each phase ends at a barrier.
     void forward(int worker);
+    void find_copy(int worker);
     void embed(int worker);
     void project_and_store(int worker, int32_t layer);
     void keep_rows(int worker);
@@ -76,7 +77,7 @@ class Runtime::Impl {
     template <typename Emit>
     void multiply(int worker, std::initializer_list<const Matrix*> matrices, int64_t num_tokens, Emit&& emit);
     template <typename Emit>
-    void multiply_panels(const Matrix& matrix, int64_t low, int64_t high, const TilePlan& tiles,
+    void multiply_panels(int worker, const Matrix& matrix, int64_t low, int64_t high, const TilePlan& tiles,
                          const Activations& inputs, Emit&& emit) const;
     // residual += norm(matrix * activations + bias)
     void multiply_into_residual(int worker, const Matrix& matrix, const float* bias, const float* norm);
@@ -84,7 +85,7 @@ class Runtime::Impl {
     int64_t panel_chunk(int64_t num_panels) const;
 
     // Panels low .. high - 1 of gate and up for all tiles; the activated products go to out[token][rows].
-    void gate_up_panels(const FeedForward& weights, int64_t low, int64_t high, const TilePlan& tiles,
+    void gate_up_panels(int worker, const FeedForward& weights, int64_t low, int64_t high, const TilePlan& tiles,
                         const Activations& inputs, float* out) const;
     void activate(float* gate, float* up, int64_t num_values) const;
 
@@ -122,6 +123,8 @@ class Runtime::Impl {
     std::vector<int32_t> positions_, sequences_;  // of each token
     std::vector<int32_t> summed_rows_;            // token rows of the state sums
     std::vector<int32_t> kept_rows_;              // token rows whose logits or states are wanted, ascending
+
+    std::vector<int64_t> copy_offsets_;  // of each worker in this step, see Model::copy_offset
 
     PageBuffer scratch_;
     Activations shared_activations_;

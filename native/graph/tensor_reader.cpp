@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <bit>
+#include <cstring>
 #include <exception>
 #include <mutex>
 
@@ -9,6 +10,9 @@
 
 namespace treadle {
 namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+constexpr int64_t kCopiedAtOnce = int64_t{4} << 20;
 
 float half_to_float(uint16_t bits) {
     const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
@@ -22,18 +26,38 @@ float half_to_float(uint16_t bits) {
 // those buffers, reading and packing overlap, and a file that shrinks underneath us is an error and not a SIGBUS.
 class TensorReader {
  public:
-    TensorReader(const GgufFile& file, const TensorPlan& plan, const std::vector<int>& cpus,
-                 const std::function<void(uint64_t, uint64_t)>& progress, const std::string& purpose)
-        : file_(file), plan_(plan), cpus_(cpus), progress_(progress), buffer_(plan.num_bytes(), purpose) {}
+    TensorReader(const GgufFile& file, const TensorPlan& plan, const LoadOptions& options, const std::string& purpose)
+        : file_(file),
+          plan_(plan),
+          cpus_(options.copies.empty() ? options.cpus : options.copies[0].cpus),
+          progress_(options.progress),
+          copies_(options.copies),
+          buffer_(copies_.empty() ? plan.num_bytes() : copies_.size() * copy_bytes(plan), purpose) {}
 
     PageBuffer read() {
+        for (size_t i = 0; i < copies_.size(); ++i) {
+            buffer_.prefer_node(i * copy_bytes(plan_), copy_bytes(plan_), copies_[i].node);
+        }
         for (const auto& [matrix, offset] : plan_.matrices()) matrix->data = buffer_.data() + offset;
         read_vectors();
         read_matrices();
+        for (size_t i = 1; i < copies_.size(); ++i) copy_to(i);
         return std::move(buffer_);
     }
 
  private:
+    // By workers beside that memory: where the system heeds no advice, pages come from the node that touches them
+    // first.
+    void copy_to(size_t index) {
+        ThreadPool pool(copies_[index].cpus);
+        uint8_t* target = buffer_.data() + index * copy_bytes(plan_);
+        pool.run([&](int worker) {
+            pool.share(worker, static_cast<int64_t>(plan_.num_bytes()), kCopiedAtOnce, [&](int64_t begin, int64_t end) {
+                std::memcpy(target + begin, buffer_.data() + begin, static_cast<size_t>(end - begin));
+            });
+        });
+    }
+
     void read_vectors() {
         for (const TensorPlan::Vector& vector : plan_.vectors()) {
             const auto first = static_cast<size_t>(vector.first), count = static_cast<size_t>(vector.count);
@@ -96,6 +120,7 @@ class TensorReader {
     const TensorPlan& plan_;
     const std::vector<int>& cpus_;
     const std::function<void(uint64_t, uint64_t)>& progress_;
+    const std::vector<WeightCopy>& copies_;
     PageBuffer buffer_;
     std::atomic<uint64_t> file_bytes_read_{0};
     std::atomic<bool> failed_{false};
@@ -105,9 +130,11 @@ class TensorReader {
 
 }  // namespace
 
-PageBuffer read_tensors(const GgufFile& file, const TensorPlan& plan, const std::vector<int>& cpus,
-                        const std::function<void(uint64_t, uint64_t)>& progress, const std::string& purpose) {
-    return TensorReader(file, plan, cpus, progress, purpose).read();
+PageBuffer read_tensors(const GgufFile& file, const TensorPlan& plan, const LoadOptions& options,
+                        const std::string& purpose) {
+    return TensorReader(file, plan, options, purpose).read();
 }
+
+size_t copy_bytes(const TensorPlan& plan) { return (plan.num_bytes() + kHugePage - 1) / kHugePage * kHugePage; }
 
 }  // namespace treadle

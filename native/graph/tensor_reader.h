@@ -7,9 +7,12 @@
 
 namespace treadle {
 
-// The buffer that the plan's matrices and vectors point into afterwards; `purpose` is named where memory is short.
-// Throws ModelFileError, CapacityError and what the progress callback throws.
-PageBuffer read_tensors(const GgufFile& file, const TensorPlan& plan, const std::vector<int>& cpus,
-                        const std::function<void(uint64_t, uint64_t)>& progress, const std::string& purpose);
+// The buffer that the plan's matrices and vectors point into afterwards, in its first copy; `purpose` is named where
+// memory is short. Throws ModelFileError, CapacityError and what the progress callback throws.
+PageBuffer read_tensors(const GgufFile& file, const TensorPlan& plan, const LoadOptions& options,
+                        const std::string& purpose);
+
+// How far the copies of LoadOptions::copies are apart; one after the other starts on a page of its own, huge or not.
+size_t copy_bytes(const TensorPlan& plan);
 
 }  // namespace treadle

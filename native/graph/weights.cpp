@@ -6,6 +6,7 @@
 #include "rope.h"
 #include "tensor_plan.h"
 #include "tensor_reader.h"
+#include "treadle/errors.h"
 #include "treadle/model.h"
 
 namespace treadle {
@@ -29,13 +30,15 @@ class WeightLoader {
 
     void load() {
         check();
-        model_.weights_ =
-            read_tensors(file_, plan_, options_.cpus, options_.progress, "the weights of " + printable(file_.path()));
+        check_copies();
+        model_.weights_ = read_tensors(file_, plan_, options_, "the weights of " + printable(file_.path()));
+        assign_copies();
         if (!plan_.has(kOutput)) model_.output_ = model_.token_embedding_;
         number_matrices();
     }
 
  private:
+    static constexpr int kMaxCpus = 1 << 16;
     static constexpr const char* kOutput = "output.weight";  // absent where the embedding serves for it, too
 
     void plan() {
@@ -67,6 +70,27 @@ class WeightLoader {
             refuse(file_, "the vocabulary has " + std::to_string(strings->size()) +
                               " tokens, but token_embd.weight has only " + std::to_string(model_.config_.vocab_size) +
                               " rows");
+        }
+    }
+
+    void check_copies() const {
+        for (const WeightCopy& copy : options_.copies) {
+            const bool has_cpus = std::ranges::all_of(copy.cpus, [](int cpu) { return cpu >= 0 && cpu < kMaxCpus; });
+            if (copy.cpus.empty() || !has_cpus) {
+                throw UsageError("copies: expected the CPUs of node " + std::to_string(copy.node) +
+                                 ", each from 0 to " + std::to_string(kMaxCpus - 1));
+            }
+        }
+    }
+
+    void assign_copies() {
+        model_.copy_bytes_ = static_cast<int64_t>(copy_bytes(plan_));
+        for (size_t i = 0; i < options_.copies.size(); ++i) {
+            for (const int cpu : options_.copies[i].cpus) {
+                const auto index = static_cast<size_t>(cpu);
+                if (index >= model_.copy_of_cpu_.size()) model_.copy_of_cpu_.resize(index + 1);
+                model_.copy_of_cpu_[index] = static_cast<int32_t>(i);
+            }
         }
     }
 

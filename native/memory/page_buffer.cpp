@@ -1,4 +1,8 @@
 #include <sys/mman.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
@@ -38,6 +42,19 @@ PageBuffer& PageBuffer::operator=(PageBuffer&& other) noexcept {
     std::swap(num_bytes_, other.num_bytes_);
     return *this;
 }
+
+#if defined(__linux__) && defined(SYS_mbind)
+void PageBuffer::prefer_node(size_t begin, size_t num_bytes, int node) const {
+    constexpr int kPreferred = 1;  // MPOL_PREFERRED of the kernel's linux/mempolicy.h
+    constexpr size_t kMaxNodes = 1024, kBits = 8 * sizeof(unsigned long);
+    if (node < 0 || static_cast<size_t>(node) >= kMaxNodes) return;
+    unsigned long mask[kMaxNodes / kBits] = {};
+    mask[static_cast<size_t>(node) / kBits] = 1ul << static_cast<size_t>(node) % kBits;
+    syscall(SYS_mbind, data_ + begin, num_bytes, kPreferred, mask, kMaxNodes + 1, 0);
+}
+#else
+void PageBuffer::prefer_node(size_t, size_t, int) const {}
+#endif
 
 void trim_heap() {
 #ifdef __GLIBC__

@@ -70,9 +70,9 @@ class Model:
     """Packed weights of one model file."""
 
     @staticmethod
-    def load(gguf: GgufFile, *, isa: str = '', cpus: Sequence[int], progress: Callable[[int, int], None] | None = None, context_length: int = 0) -> Model:
+    def load(gguf: GgufFile, *, isa: str = '', cpus: Sequence[int], progress: Callable[[int, int], None] | None = None, context_length: int = 0, copies: Sequence[tuple[int, Sequence[int]]] = ()) -> Model:
         """
-        Read, check and pack a model; `progress(bytes_done, bytes_total)` is called now and then. `context_length`, 0 for the model's own, chooses between factors for short and long contexts.
+        Read, check and pack a model; `progress(bytes_done, bytes_total)` is called now and then. `context_length`, 0 for the model's own, chooses between factors for short and long contexts. `copies` are memory nodes that each get a copy of all weights, with the CPUs that read it; by default there is one copy, wherever the system puts it.
         """
 
     @staticmethod
@@ -111,6 +111,12 @@ class Model:
     @property
     def weight_bytes(self) -> int:
         """Bytes of packed weights in memory."""
+
+    @property
+    def weight_address(self) -> int:
+        """
+        Where they begin, copy after copy: for tools that ask the system on which node a page is.
+        """
 
     @property
     def decode_bytes(self) -> int:

@@ -77,7 +77,7 @@ _SETTINGS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "max_adapters": ("most adapters in memory", _parse_count),
     "memory": ("memory for weights, KV blocks and caches", parse_bytes),
     "mlock": ("whether the model is kept out of swap, on or off", _parse_switch),
-    "numa": ("where memory comes from: auto, node, interleave or default", _parse_text),
+    "numa": ("where memory comes from: auto, node, interleave, replicated or default", _parse_text),
     "pin": ("whether threads stay on their CPUs, on or off", _parse_switch),
     "prompt_threads": ("threads that read prompts", _parse_count),
     "ram_cache": ("memory for KV blocks beyond the pool", parse_bytes),

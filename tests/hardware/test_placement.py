@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
 import pytest
 from machines import FakeRoot, cpus, two_sockets
 
-from treadle.errors import UsageError
-from treadle.hardware.placement import Placement, plan_placement
+from treadle.errors import CapacityError, UsageError
+from treadle.hardware.placement import Placement, num_copies, plan_placement
 from treadle.hardware.plan import assign_threads
 from treadle.hardware.topology import Topology, read_topology
 
@@ -72,8 +75,47 @@ def test_what_is_asked_for_is_done(sockets: Topology, wanted: str, policy: str, 
     assert (placement.policy, placement.nodes, placement.reason) == (policy, nodes, "as asked for")
 
 
+def test_each_node_gets_a_copy_for_the_cpus_beside_it(sockets: Topology) -> None:
+    assert (num_copies(sockets, "replicated"), num_copies(sockets, "interleave")) == (2, 1)
+    placement = plan_placement(sockets, 50 * GIB, weight_bytes=20 * GIB, wanted="replicated")
+    assert (placement.policy, placement.nodes, placement.cpus) == ("replicated", (0, 1), None)
+    assert placement.copies == ((0, tuple(range(0, 16, 2))), (1, tuple(range(1, 16, 2))))
+    assert assign_threads(sockets, None, cpus=placement.cpus).num_threads == 8
+
+
+def test_a_copy_that_does_not_fit_beside_its_share_of_the_rest_is_refused(sockets: Topology) -> None:
+    assert plan_placement(sockets, 63 * GIB, weight_bytes=30 * GIB, wanted="replicated").copies
+    with pytest.raises(CapacityError, match=r"take 34.9 GB on each node, node 0 has 34.4 GB free\nhint: --numa inter"):
+        plan_placement(sockets, 65 * GIB, weight_bytes=30 * GIB, wanted="replicated")
+
+
+def test_usable_cpus_alone_get_copies(fake_root: FakeRoot) -> None:
+    topology = read_topology(fake_root(two_sockets(4)), affinity=[0, 2, 3])
+    assert plan_placement(topology, GIB, weight_bytes=GIB // 4, wanted="replicated").copies == ((0, (0, 2)), (1, (3,)))
+    one = read_topology(fake_root(two_sockets(4)), affinity=[0, 2])
+    assert num_copies(one, "replicated") == 1
+    assert plan_placement(one, GIB, weight_bytes=GIB // 4, wanted="replicated").policy == "default"
+
+
+def test_what_has_no_copies_comes_from_all_nodes_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Collection[int], str]] = []
+
+    @contextmanager
+    def memory_from(nodes: Collection[int], *, mode: str) -> Iterator[None]:
+        asked.append((nodes, mode))
+        yield None
+
+    monkeypatch.setattr("treadle.hardware.placement.memory_from", memory_from)
+    for policy in ("node", "interleave", "replicated", "default"):
+        with Placement(policy, (0, 1), None, "a test").applied() as problem:
+            assert problem is None
+    assert asked == [((0, 1), "preferred"), ((0, 1), "interleave"), ((0, 1), "interleave")]
+
+
 def test_unknown_policies_are_refused(sockets: Topology) -> None:
-    with pytest.raises(UsageError, match="numa: expected one of auto, node, interleave, default, found 'both'"):
+    with pytest.raises(
+        UsageError, match="numa: expected one of auto, node, interleave, replicated, default, found 'both'"
+    ):
         plan_placement(sockets, GIB, wanted="both")
 
 

@@ -21,6 +21,10 @@ class PageBuffer {
     uint8_t* data() const { return data_; }
     size_t num_bytes() const { return num_bytes_; }
 
+    // Lets pages from `begin` on, a multiple of the page size, come from a NUMA node while it has room. Before they are
+    // touched; advice only, as a container may not be allowed to.
+    void prefer_node(size_t begin, size_t num_bytes, int node) const;
+
     // Keeps the pages in RAM. Returns 0 or the errno of mlock.
     int lock() const;
 

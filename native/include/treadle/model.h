@@ -143,12 +143,20 @@ inline std::array<Matrix*, kAdaptable> adaptable(LayerWeights& layer) {
     return {&layer.query, &layer.key, &layer.value, &layer.attention_output, &dense.gate, &dense.up, &dense.down};
 }
 
+// A copy of all weights in the memory of a NUMA node, for workers on these CPUs.
+struct WeightCopy {
+    int node;
+    std::vector<int> cpus;
+};
+
 struct LoadOptions {
     const KernelTable* kernels = nullptr;
     std::vector<int> cpus;  // workers that read and pack, see ThreadPool
     // The longest sequence that will be asked for; models with factors of positions for short and for long contexts
     // take one of the two sets by it. 0: the model's own context.
     int64_t context_length = 0;
+    // Empty: there is one, wherever the system puts it. Workers on other CPUs read the first one.
+    std::vector<WeightCopy> copies;
     // Called on the loading thread with bytes read so far and in all; an exception of its own ends the load.
     std::function<void(uint64_t, uint64_t)> progress;
 };
@@ -172,7 +180,15 @@ class Model {
     // Some layer normalises what it adds to the residual.
     bool has_post_norms() const;
 
+    // Of all copies.
     uint64_t weight_bytes() const { return weights_.num_bytes(); }
+    const PageBuffer& weights() const { return weights_; }
+    bool has_copies() const { return !copy_of_cpu_.empty(); }
+    // How far behind the first copy, in which matrices are, that of a CPU is; -1 is a CPU that nobody knows.
+    int64_t copy_offset(int cpu) const {
+        const auto index = static_cast<size_t>(cpu);
+        return cpu >= 0 && index < copy_of_cpu_.size() ? copy_of_cpu_[index] * copy_bytes_ : 0;
+    }
     // Weight bytes that one decoded token has to read.
     uint64_t decode_bytes() const;
     int lock_memory() const { return weights_.lock(); }
@@ -181,7 +197,9 @@ class Model {
     friend class WeightLoader;
     ModelConfig config_;
     const KernelTable* kernels_ = nullptr;
-    PageBuffer weights_;
+    PageBuffer weights_;  // copy after copy
+    int64_t copy_bytes_ = 0;
+    std::vector<int32_t> copy_of_cpu_;
     Matrix token_embedding_, output_;
     const float* output_norm_ = nullptr;
     std::vector<LayerWeights> layers_;

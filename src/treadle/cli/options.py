@@ -128,7 +128,10 @@ Pin = Annotated[
 ]
 Numa = Annotated[
     str | None,
-    _machine("--numa", help="Where memory comes from if there are several nodes: auto, node, interleave or default."),
+    _machine(
+        "--numa",
+        help="Where memory comes from if there are several nodes: auto, node, interleave, replicated or default.",
+    ),
 ]
 HugePages = Annotated[
     bool | None, _machine("--huge-pages/--no-huge-pages", help="Ask for huge pages; done by default.")

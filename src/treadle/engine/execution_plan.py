@@ -12,7 +12,7 @@ from treadle.engine.kv_type import DEFAULT_KV_TYPE
 from treadle.engine.memory_plan import MAX_NUM_REQUESTS, MemoryPlan, plan_memory
 from treadle.errors import UsageError
 from treadle.hardware.limits import CpuQuota
-from treadle.hardware.placement import Placement, plan_placement
+from treadle.hardware.placement import Placement, num_copies, plan_placement
 from treadle.hardware.plan import UNPINNED, ThreadPlan, assign_threads, split_cores
 
 if TYPE_CHECKING:
@@ -124,10 +124,11 @@ def plan_execution(
         UsageError: A setting is out of range.
         CapacityError: Weights or context do not fit in memory; says the largest context that does.
     """
+    wanted = settings.numa or "auto"
     memory = plan_memory(
         file.name,
         file.hyperparameters,
-        file_bytes=file.file_bytes,
+        file_bytes=num_copies(machine.topology, wanted) * file.file_bytes,
         budget=machine.memory,
         memory_bytes=settings.memory_bytes,
         ram_cache_bytes=settings.ram_cache_bytes,
@@ -140,7 +141,8 @@ def plan_execution(
     placement = plan_placement(
         machine.topology,
         memory.weight_bytes + memory.kv_bytes + memory.scratch_bytes,
-        wanted=settings.numa or "auto",
+        weight_bytes=file.file_bytes,
+        wanted=wanted,
         num_threads=max(settings.threads or 0, settings.prompt_threads or 0) or None,
     )
     threads, prompt_threads = plan_threads_of(settings, machine, placement)

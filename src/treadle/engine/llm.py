@@ -59,7 +59,8 @@ class LLM(HostedModel):
         prompt_threads: Threads that read prompts; by default as many.
         reserve_cores: Cores that are left to other programs; by default ``TREADLE_RESERVE_CORES``, or else none.
         pin: Whether threads stay on their CPUs; by default if they fill the usable cores.
-        numa: Where memory comes from on machines with several nodes: "node", "interleave", "default", or "auto".
+        numa: Where memory comes from on machines with several nodes: "node", "interleave",
+            "replicated" (a copy of the weights on each), "default", or "auto".
         huge_pages: Whether memory asks for huge pages; by default it does.
         adapt: Whether fewer threads run while a CPU quota, other programs or tools take their CPUs; by default they do.
         mlock: Keep the model out of swap; warns (``RuntimeWarning``) and goes on where the system forbids it.

@@ -44,11 +44,14 @@ def suit_settings(settings: Settings, choice: EngineChoice, batching: Batching) 
         )
     if settings.sources.get("isa") == "asked for":
         raise UsageError(f"isa: {settings.isa!r:.40} is for the native core, and this model runs through llama.cpp")
+    if settings.numa == "replicated" and settings.sources.get("numa") == "asked for":
+        raise UsageError("numa: copies of the weights are for the native core, and this model runs through llama.cpp")
     if settings.ram_cache_bytes:
         text = "ram_cache is not used: llama.cpp keeps no KV blocks beyond its own"
         warnings.warn(text, RuntimeWarning, stacklevel=4)
     sources = {**settings.sources, "pin": "llama.cpp"}
-    return replace(settings, ram_cache_bytes=0, disk_cache_bytes=0, pin=False, sources=sources)
+    numa = "interleave" if settings.numa == "replicated" else settings.numa
+    return replace(settings, ram_cache_bytes=0, disk_cache_bytes=0, pin=False, numa=numa, sources=sources)
 
 
 def open_runner(
@@ -77,6 +80,7 @@ def open_runner(
                 cpus=plan.threads.cpus,
                 prompt_cpus=plan.prompt_threads.cpus,
                 home_cpus=plan.home_cpus,
+                copies=plan.placement.copies,
                 adapts=plan.adapts,
                 num_blocks=plan.memory.num_blocks,
                 kv_type=plan.memory.kv_type,

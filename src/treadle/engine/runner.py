@@ -90,16 +90,21 @@ class NativeRunner:
         prompt_cpus: list[int] | None = None,
         home_cpus: Collection[int] | None = None,
         adapts: bool = True,
+        copies: Sequence[tuple[int, Sequence[int]]] = (),
         progress: Callable[[int, int], None] | None = None,
     ) -> NativeRunner:
         """Read the weights into the layout of the chosen kernels; ``progress`` hears bytes done and bytes in all.
+
+        Each memory node of ``copies`` gets one of all weights, for threads on these CPUs; without any there is one.
 
         Some models read positions in one of two ways, for short or for long sequences: ``context``, the length of the
         longest there will be, chooses; 0 stands for the longest that the model can read.
         """
         with _staying_on(home_cpus):
             return cls(
-                _native.Model.load(file.native, isa=isa, cpus=cpus, progress=progress, context_length=context),
+                _native.Model.load(
+                    file.native, isa=isa, cpus=cpus, progress=progress, context_length=context, copies=copies
+                ),
                 cpus=cpus,
                 num_blocks=num_blocks,
                 max_batch_tokens=max_batch_tokens,

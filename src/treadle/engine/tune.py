@@ -185,6 +185,7 @@ class _Tuner:
                 isa=self._settings.isa,
                 cpus=self._plan.threads.cpus,
                 home_cpus=self._plan.placement.cpus,
+                copies=self._plan.placement.copies,
                 num_blocks=self._num_blocks,
                 max_batch_tokens=MAX_BATCH_TOKENS,
             )

@@ -10,26 +10,29 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from treadle.errors import UsageError
+from treadle.errors import CapacityError, UsageError
+from treadle.hardware.finding import format_size
 from treadle.hardware.numa import NumaNode, memory_from, neighbourhood
 from treadle.hardware.topology import Topology
 
-__all__ = ["NUMA_POLICIES", "Placement", "plan_placement"]
+__all__ = ["NUMA_POLICIES", "Placement", "num_copies", "plan_placement"]
 
-NUMA_POLICIES = ("auto", "node", "interleave", "default")
+NUMA_POLICIES = ("auto", "node", "interleave", "replicated", "default")
 
 
 @dataclass(frozen=True)
 class Placement:
     """Where memory comes from: one node, several in turn, or wherever it is first touched.
 
-    ``cpus`` are those that compute, None if all may.
+    ``cpus`` are those that compute, None if all may. ``replicated`` gives each node a copy of the weights, for the CPUs
+    beside it, as ``copies`` says; all else comes from these nodes in turn.
     """
 
-    policy: Literal["node", "interleave", "default"]
+    policy: Literal["node", "interleave", "replicated", "default"]
     nodes: tuple[int, ...]
     cpus: frozenset[int] | None
     reason: str
+    copies: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
     @contextmanager
     def applied(self) -> Iterator[str | None]:
@@ -40,12 +43,17 @@ class Placement:
         if self.policy == "default":
             yield None
             return
-        with memory_from(self.nodes, mode="interleave" if self.policy == "interleave" else "preferred") as problem:
+        with memory_from(self.nodes, mode="preferred" if self.policy == "node" else "interleave") as problem:
             yield problem
 
 
 def plan_placement(
-    topology: Topology, needed_bytes: int, *, wanted: str = "auto", num_threads: int | None = None
+    topology: Topology,
+    needed_bytes: int,
+    *,
+    weight_bytes: int = 0,
+    wanted: str = "auto",
+    num_threads: int | None = None,
 ) -> Placement:
     """Place a model that takes ``needed_bytes``.
 
@@ -55,22 +63,25 @@ def plan_placement(
 
     Args:
         topology: The machine.
-        needed_bytes: Of weights, KV blocks and scratch together.
+        needed_bytes: Of weights, KV blocks and scratch together, with every copy.
+        weight_bytes: Of these, one copy of the weights.
         wanted: One of ``NUMA_POLICIES``.
         num_threads: The number of threads asked for, None if that is open.
 
     Raises:
         UsageError: ``wanted`` is none of them.
+        CapacityError: A copy on each node was asked for, and one has too little free memory for it.
     """
     if wanted not in NUMA_POLICIES:
         raise UsageError(f"numa: expected one of {', '.join(NUMA_POLICIES)}, found {wanted!r:.40}")
-    homes = [node for node in topology.nodes if node.is_allowed and node.cpus & topology.usable]
-    if wanted == "default":
-        return Placement("default", (), None, "as asked for")
-    if len(homes) < 2:
-        return Placement("default", (), None, _why_no_choice(topology, homes))
+    homes = _homes(topology)
+    if wanted == "default" or len(homes) < 2:
+        reason = "as asked for" if wanted == "default" else _why_no_choice(topology, homes)
+        return Placement("default", (), None, reason)
     if wanted == "interleave":
         return _spread(homes, "as asked for")
+    if wanted == "replicated":
+        return _replicated(topology, homes, needed_bytes, weight_bytes)
     group = max((neighbourhood(node, homes) for node in homes), key=lambda nodes: _worth(topology, nodes))
     num_cores = _num_cores(topology, group)
     if (num_threads or 0) > num_cores:
@@ -78,6 +89,29 @@ def plan_placement(
     if wanted == "auto" and not _fits(needed_bytes, group):
         return _spread(homes, "it fits into the free memory of no single socket")
     return _together(topology, group, homes, "as asked for" if wanted == "node" else "")
+
+
+def num_copies(topology: Topology, wanted: str) -> int:
+    """Return how many copies of the weights there will be."""
+    return max(1, len(_homes(topology))) if wanted == "replicated" else 1
+
+
+def _homes(topology: Topology) -> list[NumaNode]:
+    """Return the nodes whose memory this process may use from CPUs beside it."""
+    return [node for node in topology.nodes if node.is_allowed and node.cpus & topology.usable]
+
+
+def _replicated(topology: Topology, homes: Collection[NumaNode], needed_bytes: int, weight_bytes: int) -> Placement:
+    least_bytes = weight_bytes + (needed_bytes - len(homes) * weight_bytes) // len(homes)
+    for node in homes:
+        if node.free_bytes is not None and node.free_bytes < least_bytes:
+            raise CapacityError(
+                f"numa: a copy of the weights and a share of the rest take {format_size(least_bytes)} on each node, "
+                f"node {node.node_id} has {format_size(node.free_bytes)} free",
+                hint="--numa interleave needs one copy in all",
+            )
+    copies = tuple((node.node_id, tuple(sorted(node.cpus & topology.usable))) for node in homes)
+    return Placement("replicated", tuple(node.node_id for node in homes), None, "as asked for", copies)
 
 
 def _why_no_choice(topology: Topology, homes: Collection[NumaNode]) -> str:

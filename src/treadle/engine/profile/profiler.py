@@ -138,6 +138,7 @@ class Profiler:
                 prompt_cpus=self._plan.prompt_threads.cpus,
                 home_cpus=self._plan.placement.cpus,
                 adapts=self._plan.adapts,
+                copies=self._plan.placement.copies,
                 num_blocks=num_blocks,
                 kv_type=memory.kv_type,
                 context=memory.context,
