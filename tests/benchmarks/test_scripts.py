@@ -48,22 +48,6 @@ def test_compare_reports_speed_and_engines_that_cannot_run(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_operators_account_for_the_whole_step(tmp_path: Path) -> None:
-    model = TinyModel().write(tmp_path / "tiny.gguf")
-    report_path = tmp_path / "report.json"
-    options = ["--out", report_path, "--threads", "1", "--prompt", "40", "--prompts", "1", "--streams", "2"]
-    run = run_benchmark("operators.py", model, *options, "--context", "8", "--steps", "8")
-    report = json.loads(report_path.read_text())
-    assert [*report["steps"]] == ["prompt of 40 tokens", "decode, 2 streams of 8 tokens and more"]
-    for step in report["steps"].values():
-        names = [operator["name"] for operator in step["operators"]]
-        assert names[:4] == ["start", "embed", "norm_quantise", "qkv"]
-        assert names[-1] == "Python"
-        assert sum(operator["seconds"] for operator in step["operators"]) == pytest.approx(step["seconds"])
-    assert run.stdout.count("| gate_up |") == 2
-
-
-@pytest.mark.slow
 def test_neighbour_reports_what_is_left(tmp_path: Path) -> None:
     model = TinyModel().write(tmp_path / "tiny.gguf")
     report_path = tmp_path / "report.json"

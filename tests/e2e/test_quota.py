@@ -16,6 +16,7 @@ import pytest
 from command import environment
 from oracles.tiny_model import TinyModel
 from treadle import LLM, SamplingParams
+from treadle.engine.profile.run import profile
 
 CPU_GROUPS = Path("/sys/fs/cgroup/cpu")
 PERIOD_US = 100_000
@@ -96,3 +97,14 @@ def test_running_threads_follow_a_quota_that_comes_and_goes(
                 assert time.monotonic() < deadline, f"nothing was said of {num_threads} threads"
                 assert llm.generate("the inn", params).token_ids == expected
             caplog.clear()
+
+
+@pytest.mark.slow
+def test_a_profile_says_that_a_quota_bites(tiny_path: Path, group: Group) -> None:
+    group.limit(0.1)  # so little that no other program keeps it from being used up
+    (group.path / "cgroup.procs").write_text(str(os.getpid()))
+    (cell,) = profile(tiny_path, prompts=[], streams=[16], stream_context=64, threads=2, seconds=1).cells
+    assert cell.verdict is not None
+    assert cell.verdict.kind == "throttled"
+    assert "the CPU quota was used up early in" in cell.verdict.because
+    assert cell.verdict.advice[0].startswith("treadle serve MODEL --threads 1 ")

@@ -83,6 +83,8 @@ def test_little_work_between_barriers_is_barrier_bound_with_less_waiting() -> No
     assert verdict(cell).kind == "barrier-bound"
     alone = replace(cell, limits=replace(LIMITS, num_threads=1))
     assert verdict(alone).kind == "DRAM-bound"
+    busy = decode(operator("gate_up", 0.010, wait=0.0006, num_bytes=0.1e9, num_ops=3e9))  # reading 24 %, computing 25 %
+    assert verdict(busy).kind == "compute-bound"
 
 
 def test_waiting_beside_memory_at_its_limit_is_not() -> None:

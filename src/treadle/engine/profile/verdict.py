@@ -88,8 +88,8 @@ def _walking(_cell: Cell, evidence: Evidence, _machine: MachineFacts) -> Found |
 
 
 def _waiting(cell: Cell, evidence: Evidence, _machine: MachineFacts) -> Found | None:
-    needed = max(evidence.reading_time or 0.0, evidence.computing_time or 0.0)
-    is_idle = cell.limits.num_threads > 1 and needed < _NEAR_LIMIT
+    reading, computing = evidence.reading_time or 0.0, evidence.computing_time or 0.0
+    needed, is_idle = max(reading, computing), cell.limits.num_threads > 1 and reading + computing < _NEAR_LIMIT
     if evidence.barrier_share < (_LEAST_WAITING_WHEN_IDLE if is_idle else max(_LEAST_WAITING, needed)):
         return None
     num_calls = sum(operator.num_calls for operator in cell.operators)
