@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from treadle.engine.batching import Batching
+from treadle.engine.choose import NATIVE
 from treadle.engine.kv_type import KV_BLOCK_TOKENS, kv_block_bytes
-from treadle.engine.memory_plan import MAX_BATCH_TOKENS
+from treadle.engine.open_runner import open_runner
 from treadle.engine.profile.cell_meter import MOST_STEPS, CellMeter
 from treadle.engine.profile.facts import describe_machine, describe_model, describe_settings
 from treadle.engine.profile.limits import LimitWatch, fits_in_cache
@@ -130,23 +132,11 @@ class Profiler:
             )
         self._progress("loading")
         set_huge_pages(self._plan.huge_pages)
-        with self._plan.placement.applied():
-            runner = NativeRunner.load(
-                self._file,
-                isa=isa,
-                cpus=self._plan.threads.cpus,
-                prompt_cpus=self._plan.prompt_threads.cpus,
-                home_cpus=self._plan.placement.cpus,
-                adapts=self._plan.adapts,
-                copies=self._plan.placement.copies,
-                num_blocks=num_blocks,
-                kv_type=memory.kv_type,
-                context=memory.context,
-                max_batch_tokens=MAX_BATCH_TOKENS,
-            )
+        plan = replace(self._plan, memory=replace(memory, num_blocks=num_blocks))
+        runner = open_runner(self._file, NATIVE, isa=isa, plan=plan, batching=Batching(), progress=lambda *_: None)
         if self._plan.locks_memory:
             runner.lock_memory()
-        return runner
+        return cast(NativeRunner, runner)
 
 
 def _num_blocks(work: Work, most_steps: int) -> int:
