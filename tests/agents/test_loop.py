@@ -279,10 +279,17 @@ def test_good_and_broken_calls_of_one_answer() -> None:
     assert result.startswith("rain\n\nThese calls were not made")
 
 
-def test_an_empty_answer_is_asked_for_again() -> None:
-    engine = ScriptedEngine([text(" \n"), text("Here.")])
+@pytest.mark.parametrize("written", [" \n", "<tools></tools>", "```json\n```"])
+def test_an_empty_answer_is_asked_for_again(written: str) -> None:
+    engine = ScriptedEngine([text(written), text("Here.")])
     assert run(engine).answer == "Here."
     assert "empty" in contents(engine.asked[1], "user")[-1]
+
+
+def test_a_result_that_the_model_made_up_is_no_answer() -> None:
+    engine = ScriptedEngine([text('<tool_response>\n{"weather": "sun"}\n</tool_response>'), text("Here.")])
+    assert run(engine, Weather()).answer == "Here."
+    assert "only tools give results" in contents(engine.asked[1], "user")[-1]
 
 
 def test_results_cannot_forge_turns() -> None:

@@ -25,6 +25,11 @@ __all__ = ["BrokenCall", "LooseParser", "ReadAnswer", "read_rest"]
 _CALL_HEAD = re.compile(r'\{\s*"name"\s*:\s*"(?P<name>[^"]*)"')
 _ARGUMENTS = re.compile(r'"(arguments|parameters)"\s*:')
 _MARKERS = re.compile(r"</?(?:tool_call|tools|tool)>|```(?:tool_call|json)?")
+# What only seems to be an answer, and what to tell a model that writes it.
+_NO_ANSWERS = {
+    OPENING: 'expected JSON with "name" and "arguments" in the tags',
+    "<tool_response>": "only tools give results, which come in a message of their own",
+}
 _KEYS = {"name", "arguments", "parameters", "id", "type"}
 
 
@@ -98,12 +103,14 @@ def read_rest(content: str, calls: Sequence[ToolCall], tools: ToolSchemas) -> Re
             broken.append(result)
     rest.append(content[position:])
     text = "".join(rest)
-    if len(found) > len(calls) or broken:
-        text = _MARKERS.sub("", text).strip()
-    elif OPENING in text:
-        start = text.index(OPENING)
-        broken.append(BrokenCall(text[start:], 'expected JSON with "name" and "arguments" in the tags'))
-        text = text[:start].strip()
+    unmarked = _MARKERS.sub("", text).strip()
+    if len(found) > len(calls) or broken or not unmarked:
+        text = unmarked
+    for marker, problem in _NO_ANSWERS.items():
+        start = text.find(marker)
+        if start >= 0:
+            broken.append(BrokenCall(text[start:], problem))
+            text = text[:start].strip()
     return ReadAnswer(text, found, broken)
 
 
