@@ -233,6 +233,11 @@ def test_without_namespaces_a_process_may_still_set_itself(machine: str) -> None
     assert refusal(machine, "setpriority", 2, 0, has_namespaces=False) == errno.EPERM  # all of the user's
 
 
+def test_without_namespaces_no_memory_outlives_the_processes(machine: str) -> None:
+    assert refusal(machine, "shmget", has_namespaces=False) == errno.EPERM
+    assert refusal(machine, "memfd_create", has_namespaces=False) is None
+
+
 def test_a_machine_without_a_table_is_named() -> None:
     with pytest.raises(UsageError, match=r"'riscv64'.*x86_64 and aarch64"):
         seccomp.program("riscv64")

@@ -25,7 +25,6 @@ __all__ = ["install", "program"]
 # Their structures lie in memory, where a filter cannot look (clone3: namespaces; openat2: set-user-ID files) or which
 # holds calls of its own (io_uring). ENOSYS is what programs expect of older kernels, and they fall back.
 MISSING = ("clone3", "openat2", "io_uring_setup", "io_uring_enter", "io_uring_register")
-SHARED_MEMORY = ("memfd_create", "shmget")
 NEWEST = 469  # file_setattr; the numbers are the same on both machines since 424
 
 NAMESPACE_FLAGS = 0x7E02_0000  # CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}
@@ -73,7 +72,9 @@ def program(machine: str | None = None, *, has_shared_memory: bool = True, has_n
     bodies = _judged() | {call: [_fail(ENOSYS)] for call in MISSING}
     if not has_namespaces:
         bodies |= _kept_to_itself()
-    left_alone = {*(SHARED_MEMORY if has_shared_memory else ()), *(OUTWARD if has_namespaces else ())}
+    # A segment of System V stays until its namespace ends, memfd until the process does.
+    memory = ("memfd_create", *(["shmget"] if has_namespaces else [])) if has_shared_memory else ()
+    left_alone = {*memory, *(OUTWARD if has_namespaces else ())}
     bodies |= {call: [_fail(EPERM)] for call in SYSCALLS if call not in bodies and call not in left_alone}
     for call, body in bodies.items():
         number = SYSCALLS[call][known.column]
