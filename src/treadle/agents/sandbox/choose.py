@@ -61,7 +61,7 @@ async def choose(wish: Wish, owned: list[Path], *, is_unsafe: bool) -> Isolation
     try:
         return await _bubblewrap(wish, owned)
     except SandboxUnavailableError as error:
-        if landlock.abi() == 0 or wish.has_network:
+        if landlock.abi() < landlock.HOLDS_SIGNALS or wish.has_network:
             raise explain(error) from error
         isolation = _among_others(wish, owned, error)
         try:

@@ -14,7 +14,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["abi", "restrict"]
+__all__ = ["HOLDS_SIGNALS", "abi", "restrict"]
+
+# The version from which on a process without a namespace of its own reaches no other one.
+HOLDS_SIGNALS = 6
 
 # The same numbers on every machine.
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446

@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .nursery import breed, install_filter
+from .nursery import breed, drop_rights, install_filter
 from .program import confine, execute, run_code
 from .waiting import adopt_orphans, serve
 
@@ -33,6 +33,7 @@ def shut_in(walls: dict[str, Any] | None) -> None:
     if walls is not None:
         readable, writable = (list(map(Path, walls[name])) for name in ("readable", "writable"))
         importlib.import_module("landlock").restrict(readable, writable, allow_tcp=False)
+        drop_rights()
         install_filter(bytes.fromhex(walls["filter"]))
 
 

@@ -86,8 +86,7 @@ def settle(wanted: dict[str, Any], settings: dict[str, Any], filter_program: byt
     if not settings["has_network"]:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as lookup:
             fcntl.ioctl(lookup, SET_INTERFACE_FLAGS, struct.pack("16sh22x", b"lo", INTERFACE_UP))
-    check(libc.prctl(SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "no new privileges")
-    check(libc.capset(struct.pack("=Ii", CAPABILITIES_V3, 0), bytes(24)), "dropping capabilities")
+    drop_rights()
     if filter_program is not None:
         install_filter(filter_program)
 
@@ -96,6 +95,12 @@ def mount(source: str | None, target: str, kind: str | None, flags: int, options
     """Mount a file system, or change how it is mounted."""
     words = [None if word is None else word.encode() for word in (source, target, kind, options)]
     check(libc.mount(*words[:3], ctypes.c_ulong(flags), words[3]), f"mounting {target}")
+
+
+def drop_rights() -> None:
+    """Give all capabilities away, for good: no program that is run gives them back, not even to root."""
+    check(libc.prctl(SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "no new privileges")
+    check(libc.capset(struct.pack("=Ii", CAPABILITIES_V3, 0), bytes(24)), "dropping capabilities")
 
 
 def install_filter(program: bytes) -> None:
