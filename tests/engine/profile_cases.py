@@ -10,14 +10,12 @@ from treadle.engine.profile.record import (
     Cell,
     Conditions,
     Limits,
-    MachineFacts,
-    ModelFacts,
     Operator,
     ProfileRecord,
-    ProfileSettings,
     SpeedSample,
     Step,
 )
+from treadle.engine.profile.setup import MachineFacts, ModelFacts, ProfileSettings
 
 LIMITS = Limits(num_threads=2, memory_bytes=50e9, cache_bytes=None, int8_ops=2000e9, float_ops=500e9, isa="avx512_vnni")
 MACHINE = MachineFacts(
@@ -83,6 +81,7 @@ def decode(*operators: Operator, streams: int = 1, **changes: Any) -> Cell:
 def quiet(seconds: float = 1.0, **changes: Any) -> Conditions:
     """Nothing happened in so many seconds but what is asked for."""
     conditions = Conditions(
+        num_cpus=2,
         seconds=seconds,
         own_seconds=2 * seconds,
         throttled_seconds=0.0,

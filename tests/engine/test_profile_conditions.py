@@ -32,25 +32,25 @@ AFTER = Interference(
 
 
 def test_the_difference_of_two_readings() -> None:
-    met = conditions_between(BEFORE, AFTER)
-    assert (met.seconds, met.own_seconds, met.other_seconds) == (2.0, 3.0, 0.5)
+    met = conditions_between(BEFORE, AFTER, 2)
+    assert (met.num_cpus, met.seconds, met.own_seconds, met.other_seconds) == (2, 2.0, 3.0, 0.5)
     assert (met.throttled_seconds, met.num_periods, met.num_throttled) == (0.5, 20, 5)
     assert (met.stolen_seconds, met.queued_seconds, met.swapped_in_bytes) == (0.5, 0.25, 4096)
 
 
 def test_what_one_reading_lacks_is_unknown() -> None:
-    met = conditions_between(replace(BEFORE, stolen_seconds=None), replace(AFTER, busy_seconds=None))
+    met = conditions_between(replace(BEFORE, stolen_seconds=None), replace(AFTER, busy_seconds=None), 2)
     assert met.stolen_seconds is None and met.other_seconds is None and met.num_periods == 20
 
 
 def test_counters_that_shrink_count_nothing() -> None:
     """A thread that ends takes its waiting along; clock ticks may lag behind the own time."""
-    met = conditions_between(BEFORE, replace(AFTER, queued_seconds=0.0, busy_seconds=101.0))
+    met = conditions_between(BEFORE, replace(AFTER, queued_seconds=0.0, busy_seconds=101.0), 2)
     assert met.queued_seconds == 0.0 and met.other_seconds == 0.0
 
 
 def test_the_sum_of_two_turns() -> None:
-    met = conditions_between(BEFORE, AFTER)
+    met = conditions_between(BEFORE, AFTER, 2)
     both = add_conditions(met, met)
     assert (both.seconds, both.other_seconds, both.num_throttled) == (4.0, 1.0, 10)
     assert add_conditions(met, replace(met, other_seconds=None)).other_seconds is None

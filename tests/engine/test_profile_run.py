@@ -39,10 +39,9 @@ def test_the_cells_are_those_asked_for(taken: tuple[ProfileRecord, list[str]]) -
 
 def test_operators_add_up_to_the_time_of_their_steps(taken: tuple[ProfileRecord, list[str]]) -> None:
     for cell in taken[0].cells:
-        timed = [step for step in cell.steps if step.is_timed]
-        passes = len(timed)  # each of these prompts is read in one step
-        inside = sum(step.seconds for step in timed) / passes
-        assert sum(each.seconds for each in cell.operators) <= inside * 1.0001 <= cell.timed_seconds * 1.0002
+        timed = [step.seconds for step in cell.steps if step.is_timed]  # a step is a pass of each of these
+        assert min(timed) * 0.999 <= cell.timed_seconds
+        assert 0 < sum(each.seconds for each in cell.operators) <= max(timed) * 1.001
         assert {"qkv", "attention", "gate_up", "down", "logits", "end"} <= {each.name for each in cell.operators}
 
 

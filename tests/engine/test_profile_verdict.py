@@ -110,7 +110,7 @@ def test_a_quota_that_hardly_bites_is_not() -> None:
 
 
 def test_a_host_that_steals_has_robbed() -> None:
-    found = verdict(decode(READING, conditions=quiet(stolen_seconds=0.2)))
+    found = verdict(decode(READING, conditions=quiet(own_seconds=1.8, stolen_seconds=0.2)))
     assert found.kind == "robbed"
     assert found.because == "the host took 10% of the CPU time for others"
     assert found.advice == ("vmstat 1 5  # column st; a machine type with dedicated CPUs ends it",)
@@ -120,8 +120,7 @@ def test_other_programs_in_the_way_have_robbed() -> None:
     found = verdict(decode(READING, conditions=quiet(queued_seconds=0.6, other_seconds=1.0)))
     assert found.kind == "robbed"
     assert found.because == (
-        "something else ran on the CPUs of the threads, for 50% of the time: they were ready and did not run for 30% of "
-        "their time"
+        "other programs took 50% of the CPUs from the threads: they were ready and did not run for 30% of their time"
     )
     assert found.advice[1] == "treadle serve MODEL --threads 1  # leaves a core to the others"
 
@@ -132,9 +131,7 @@ def test_a_worker_that_sits_out_was_robbed_of_its_core() -> None:
     found = verdict(replace(cell, steps=(*steps, *cell.steps[4:])))
     assert found.kind == "robbed"
     assert found.numbers["absent_share"] == pytest.approx(0.2)
-    assert found.because == (
-        "something else ran on the CPUs of the threads, for 50% of the time: in 20% of the steps some sat out"
-    )
+    assert found.because == ("other programs took 50% of the CPUs from the threads: some sat out in 20% of the steps")
 
 
 def test_threads_that_take_cpus_from_each_other_were_not_robbed() -> None:
@@ -154,6 +151,8 @@ def test_pages_from_disk_are_swapped() -> None:
     assert found.because == "20 pages a second had to come from disk, and 315 MB of the process are in swap"
     assert found.advice[0].startswith("treadle serve MODEL --mlock")
     assert verdict(decode(READING, conditions=met, counts={"major_faults": 39})).kind == "DRAM-bound"
+    short = quiet(0.001, swapped_bytes=0)
+    assert verdict(decode(READING, conditions=short, counts={"major_faults": 19})).kind == "DRAM-bound"
 
 
 def test_many_walks_through_page_tables_are_tlb_bound() -> None:

@@ -66,7 +66,7 @@ _OPERATOR_COLUMNS = ("operator", "ms", "of the pass", "waiting", "GB/s", "GOP/s"
 
 def _headline(record: ProfileRecord) -> Iterator[str]:
     settings, machine = record.settings, record.machine
-    threads = f"{len(settings.cpus)} thread{'' if len(settings.cpus) == 1 else 's'}"
+    threads = _threads(len(settings.cpus))
     if len(settings.prompt_cpus) != len(settings.cpus):
         threads += f", {len(settings.prompt_cpus)} for prompts"
     yield f"{record.model.name}: {threads}, {settings.kernels}, KV cache {settings.kv_type}"
@@ -76,7 +76,11 @@ def _headline(record: ProfileRecord) -> Iterator[str]:
         cached = "" if limits.cache_bytes is None else f", {limits.cache_bytes / 1e9:.1f} GB/s from the caches"
         ops = f", {limits.int8_ops / 1e9:,.0f} G int8 operations/s" if limits.int8_ops else ""
         if limits.memory_bytes:
-            yield f"{limits.num_threads} threads: {limits.memory_bytes / 1e9:.1f} GB/s from memory{cached}{ops}"
+            yield f"{_threads(limits.num_threads)}: {limits.memory_bytes / 1e9:.1f} GB/s from memory{cached}{ops}"
+
+
+def _threads(count: int) -> str:
+    return f"{count} thread{'' if count == 1 else 's'}"
 
 
 def _cell_row(cell: Cell) -> Sequence[str]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from treadle.engine.profile.evidence import Evidence
-    from treadle.engine.profile.record import Cell, MachineFacts, ProfileSettings, VerdictKind
+    from treadle.engine.profile.record import Cell, VerdictKind
+    from treadle.engine.profile.setup import MachineFacts, ProfileSettings
 
 __all__ = ["Case", "advise"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from treadle.engine.profile.conditions import add_conditions, conditions_between
 from treadle.engine.profile.operators import OperatorSums
@@ -17,7 +17,7 @@ from treadle.hardware.interference import read_interference
 
 if TYPE_CHECKING:
     from treadle.engine.profile.record import Conditions
-    from treadle.engine.runner import NativeRunner
+    from treadle.engine.runner import NativeRunner, StepTimings
     from treadle.engine.step_bench import StepBench, StepTime
     from treadle.hardware.counters import CounterSet, Counts
 
@@ -26,6 +26,16 @@ __all__ = ["MOST_STEPS", "CellMeter", "Work"]
 _TURN_SECONDS = 0.2
 MOST_STEPS = 32  # of decoding in a turn
 _MOST_TURNS = 12
+# A turn that took so many times as long as the typical one says more of the machine than of the operators.
+_HELD_UP = 1.25
+
+
+class _TimedTurn(NamedTuple):
+    """What the core timed in so many passes, and how long they took."""
+
+    timings: StepTimings
+    num_passes: int
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -69,10 +79,9 @@ class CellMeter:
         self._most_steps = min(MOST_STEPS, most_steps)
         self._cpus = cpus
         self._counters = counters
-        self._sums = OperatorSums(float_names)
+        self._float_names = float_names
         self._passes: dict[bool, list[float]] = {False: [], True: []}  # seconds of each turn's pass, by whether timed
-        self._num_timed = 0
-        self._timed_seconds = 0.0
+        self._timed: list[_TimedTurn] = []
         self._steps: list[tuple[StepTime, bool]] = []
         self._conditions: Conditions | None = None
         self._counts: dict[str, int | None] = {}
@@ -93,7 +102,7 @@ class CellMeter:
             for is_timed in (False, True) if self.num_turns % 2 else (True, False):
                 self._run(is_timed, num_steps)
         self._add_counts(self._counters.read().minus(counted))
-        met = conditions_between(before, read_interference(self._cpus))
+        met = conditions_between(before, read_interference(self._cpus), len(self._cpus))
         self._conditions = met if self._conditions is None else add_conditions(self._conditions, met)
         self.num_turns += 1
         self.turn_seconds = met.seconds
@@ -103,6 +112,7 @@ class CellMeter:
         """Return what was measured; ``started`` is when the profile did, by ``time.perf_counter``."""
         assert self._conditions is not None
         untimed = self._passes[False] or self._passes[True]
+        sums, num_passes, seconds = self._typical_timings()
         cost = None if not self._passes[False] else median(self._passes[True]) / median(untimed) - 1
         return Cell(
             kind=self.work.kind,
@@ -110,9 +120,9 @@ class CellMeter:
             num_streams=self.work.num_streams,
             limits=limits,
             rates=tuple(self.work.tokens_per_pass / seconds for seconds in untimed),
-            python_seconds=max(0.0, self._timed_seconds - self._sums.core_seconds) / self._num_timed,
+            python_seconds=max(0.0, seconds - sums.core_seconds) / num_passes,
             timer_cost=cost,
-            operators=self._sums.per_pass(self._num_timed),
+            operators=sums.per_pass(num_passes),
             steps=tuple(
                 Step(step.began - started, step.seconds, step.num_tokens, step.num_threads, is_timed)
                 for step, is_timed in self._steps
@@ -139,10 +149,19 @@ class CellMeter:
         self._passes[is_timed].append(seconds / num_steps)
         self._steps += [(step, is_timed) for step in steps]
         if is_timed:
-            self._sums.add(self._runner.timings())
-            self._num_timed += num_steps
-            self._timed_seconds += seconds
+            self._timed.append(_TimedTurn(self._runner.timings(), num_steps, seconds))
             self._runner.set_timing(False)
+
+    def _typical_timings(self) -> tuple[OperatorSums, int, float]:
+        """Return the sums of the turns that nothing held up, how many passes they had, and their seconds."""
+        sums, num_passes, seconds = OperatorSums(self._float_names), 0, 0.0
+        most = _HELD_UP * median(self._passes[True])
+        for turn in self._timed:
+            if turn.seconds / turn.num_passes <= most:
+                sums.add(turn.timings)
+                num_passes += turn.num_passes
+                seconds += turn.seconds
+        return sums, num_passes, seconds
 
     def _add_counts(self, counts: Counts) -> None:
         for name, count in counts.items():

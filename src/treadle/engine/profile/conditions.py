@@ -23,12 +23,13 @@ _FIELDS = (
 )
 
 
-def conditions_between(before: Interference, after: Interference) -> Conditions:
-    """Return what happened between two readings."""
+def conditions_between(before: Interference, after: Interference, num_cpus: int) -> Conditions:
+    """Return what happened between two readings of so many CPUs."""
     own = after.own_seconds - before.own_seconds
     busy = _difference(before.busy_seconds, after.busy_seconds)
     found = {name: _difference(getattr(before, name), getattr(after, name)) for name in _FIELDS}
     return Conditions(
+        num_cpus=num_cpus,
         seconds=after.now - before.now,
         own_seconds=own,
         other_seconds=None if busy is None else max(0.0, busy - own),
@@ -40,6 +41,7 @@ def add_conditions(one: Conditions, other: Conditions) -> Conditions:
     """Return the sums; what one of them does not know is not known."""
     names = ("other_seconds", *_FIELDS)
     return Conditions(
+        num_cpus=one.num_cpus,
         seconds=one.seconds + other.seconds,
         own_seconds=one.own_seconds + other.own_seconds,
         **{name: _sum(getattr(one, name), getattr(other, name)) for name in names},

@@ -12,7 +12,7 @@ from treadle.engine.profile.operators import END, START
 from treadle.hardware.roofline import READ_REACH, float_reach, int8_reach
 
 if TYPE_CHECKING:
-    from treadle.engine.profile.record import Cell, Limits, Operator
+    from treadle.engine.profile.record import Cell, Conditions, Limits, Operator
 
 __all__ = ["Evidence", "gather", "operator_bound"]
 
@@ -30,9 +30,10 @@ class Evidence:
     ``read_share`` and ``ops_share`` are of the machine's limits; ``reading_time`` and ``computing_time`` which share of
     a pass the kernels, who do not reach those limits, are known to need for it. ``reading_operators`` take so much of
     it of which reading takes longer than computing, and ``computing_operators`` the other way round. ``barrier_share``
-    is waiting for other threads, and starting and ending steps. CPU time is relative to what the threads could have
-    had: ``throttled`` by a quota in so many of its periods, ``stolen`` by the host, used by ``other`` programs,
-    ``queued`` while others ran. In ``absent_share`` of the steps fewer threads than planned took part.
+    is waiting for other threads, and starting and ending steps. Of the time that threads could have had they were
+    ``throttled`` by a quota, in so many of its periods, and ``queued`` while others ran; ``stolen`` by the host is what
+    it took of all that was wanted, and used by ``other`` programs of all CPUs. In ``absent_share`` of the steps fewer
+    threads than planned took part.
     """
 
     read_share: float | None
@@ -80,8 +81,8 @@ def gather(cell: Cell) -> Evidence:
         barrier_share=(waits + edges) / total,
         throttled_share=_over(met.throttled_seconds, cpu_seconds),
         throttled_periods=_over(met.num_throttled, met.num_periods),
-        stolen_share=_over(met.stolen_seconds, cpu_seconds),
-        other_share=_over(met.other_seconds, cpu_seconds),
+        stolen_share=_over(met.stolen_seconds, _wanted(met)),
+        other_share=_over(met.other_seconds, met.seconds * met.num_cpus),
         queued_share=_over(met.queued_seconds, cpu_seconds),
         absent_share=sum(step.num_threads < limits.num_threads for step in cell.steps) / max(1, len(cell.steps)),
         faults_per_second=_over(cell.counts.get("major_faults"), met.seconds),
@@ -114,6 +115,10 @@ def _computing(cell: Cell) -> float:
 def _kernel_seconds(operator: Operator, limits: Limits) -> float:
     reach = int8_reach if operator.computes == "int8" else float_reach
     return operator.ops_seconds(limits) / reach(limits.isa)
+
+
+def _wanted(met: Conditions) -> float:
+    return met.own_seconds + (met.other_seconds or 0.0) + (met.stolen_seconds or 0.0)
 
 
 def _kv_bytes(cell: Cell) -> float:

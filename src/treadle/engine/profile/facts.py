@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from treadle.engine.memory_plan import MAX_BATCH_TOKENS
 from treadle.engine.profile.limits import cache_sizes
-from treadle.engine.profile.record import MachineFacts, ModelFacts, ProfileSettings
+from treadle.engine.profile.setup import MachineFacts, ModelFacts, ProfileSettings
 
 if TYPE_CHECKING:
     from treadle.engine.execution_plan import ExecutionPlan

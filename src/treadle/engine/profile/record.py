@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal, NamedTuple
 
+from treadle.engine.profile.setup import MachineFacts, ModelFacts, ProfileSettings
+
 __all__ = [
     "SCHEMA",
     "Cell",
     "Conditions",
     "Limits",
-    "MachineFacts",
-    "ModelFacts",
     "Operator",
     "ProfileRecord",
-    "ProfileSettings",
     "SpeedSample",
     "Step",
     "Verdict",
@@ -126,13 +125,15 @@ class Conditions:
     """What the steps of a cell met, summed over its turns; None where the system does not tell.
 
     Seconds are CPU seconds of all threads, but for ``seconds`` of the clock: ``throttled_seconds`` threads waited for
-    the next period of a quota, ``stolen_seconds`` the host took of the CPUs of this process, ``other_seconds`` other
-    programs ran on them, and ``queued_seconds`` threads of this process were ready and did not run. ``swapped_bytes``
-    of the process are in swap at the end; ``swapped_in_bytes`` is what the whole machine brought back.
+    the next period of a quota, ``stolen_seconds`` the host took of the ``num_cpus`` that this process may run on,
+    ``other_seconds`` other programs ran on them, and ``queued_seconds`` threads of this process were ready and did not
+    run. ``swapped_bytes`` of the process are in swap at the end; ``swapped_in_bytes`` is what the whole machine brought
+    back.
     """
 
-    seconds: float = 0.0
-    own_seconds: float = 0.0
+    num_cpus: int
+    seconds: float
+    own_seconds: float
     throttled_seconds: float | None = None
     num_periods: int | None = None
     num_throttled: int | None = None
@@ -247,51 +248,6 @@ class Cell:
         if not self.limits.read_bytes:
             return None
         return sum(operator.limit_seconds(self.limits) or 0.0 for operator in self.operators) / self.pass_seconds
-
-
-@dataclass(frozen=True)
-class ModelFacts:
-    """The model; ``decode_bytes`` is what one token of one stream reads of the weights, ``formats`` bytes of each."""
-
-    name: str
-    architecture: str
-    file_bytes: int
-    weight_bytes: int
-    decode_bytes: int
-    num_parameters: int
-    num_layers: int
-    formats: dict[str, int]
-
-
-@dataclass(frozen=True)
-class MachineFacts:
-    """The machine; ``quota`` is in CPUs, None without one, ``cache_bytes`` the largest cache of each level."""
-
-    processor: str
-    architecture: str
-    num_cores: int
-    num_nodes: int
-    cache_bytes: dict[str, int]
-    memory_bytes: int
-    huge_pages: str | None
-    quota: float | None
-    kernel: str
-    hypervisor: str | None
-    container: str | None
-
-
-@dataclass(frozen=True)
-class ProfileSettings:
-    """How the model ran; CPUs are -1 for threads that the system places."""
-
-    kernels: str
-    cpus: tuple[int, ...]
-    prompt_cpus: tuple[int, ...]
-    kv_type: str
-    huge_pages: bool
-    mlock: bool
-    memory_nodes: str
-    batch_tokens: int
 
 
 @dataclass(frozen=True)

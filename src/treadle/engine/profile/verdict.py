@@ -12,7 +12,8 @@ from treadle.engine.profile.evidence import Evidence, gather
 from treadle.engine.profile.record import Verdict
 
 if TYPE_CHECKING:
-    from treadle.engine.profile.record import Cell, MachineFacts, ProfileSettings, VerdictKind
+    from treadle.engine.profile.record import Cell, VerdictKind
+    from treadle.engine.profile.setup import MachineFacts, ProfileSettings
 
 __all__ = ["judge"]
 
@@ -21,7 +22,7 @@ Found: TypeAlias = "tuple[VerdictKind, str]"
 # From these shares of the time on, something holds the threads up more than it belongs to any machine.
 _LEAST_THROTTLED, _LEAST_THROTTLED_PERIODS = 0.05, 0.1
 _LEAST_STOLEN, _LEAST_QUEUED, _LEAST_ABSENT = 0.05, 0.08, 0.1
-_LEAST_FAULTS = 20.0  # per second, each of which waits for a disk
+_LEAST_FAULTS = 20  # and as many per second, each of which waits for a disk; code that runs first causes some, too
 _LEAST_WALKS = 0.2
 _LEAST_WAITING = 0.3
 # Where neither reading nor computing explains the time, less is enough: what each barrier costs is in the work, too.
@@ -44,7 +45,7 @@ def judge(cell: Cell, machine: MachineFacts, settings: ProfileSettings) -> Verdi
 
 
 def _swapped(cell: Cell, evidence: Evidence, _machine: MachineFacts) -> Found | None:
-    if (evidence.faults_per_second or 0.0) < _LEAST_FAULTS:
+    if min(cell.counts.get("major_faults") or 0, evidence.faults_per_second or 0.0) < _LEAST_FAULTS:
         return None
     swapped = cell.conditions.swapped_bytes
     held = "" if not swapped else f", and {swapped / 1e6:,.0f} MB of the process are in swap"
@@ -72,13 +73,13 @@ def _crowded(cell: Cell, evidence: Evidence, machine: MachineFacts) -> Found | N
     queued, other, absent = evidence.queued_share or 0.0, evidence.other_share or 0.0, evidence.absent_share
     if queued < _LEAST_QUEUED and absent < _LEAST_ABSENT:
         return None
-    found = f"in {absent:.0%} of the steps some sat out" if absent >= _LEAST_ABSENT else ""
+    parts = [f"some sat out in {absent:.0%} of the steps"] if absent >= _LEAST_ABSENT else []
     if queued >= _LEAST_QUEUED:
-        waited = f"they were ready and did not run for {queued:.0%} of their time"
-        found = f"{waited}, and {found}" if found else waited
+        parts.insert(0, f"they were ready and did not run for {queued:.0%} of their time")
+    found = ", and ".join(parts)
     if cell.limits.num_threads > machine.num_cores:
         return "barrier-bound", f"{cell.limits.num_threads} threads share {machine.num_cores} cores: {found}"
-    return "robbed", f"something else ran on the CPUs of the threads, for {other:.0%} of the time: {found}"
+    return "robbed", f"other programs took {other:.0%} of the CPUs from the threads: {found}"
 
 
 def _walking(_cell: Cell, evidence: Evidence, _machine: MachineFacts) -> Found | None:
