@@ -113,6 +113,8 @@ def test_a_host_that_steals_has_robbed() -> None:
     found = verdict(decode(READING, conditions=quiet(own_seconds=1.8, stolen_seconds=0.2)))
     assert found.kind == "robbed"
     assert found.because == "the host took 10% of the CPU time for others"
+    short = quiet(0.01, stolen_seconds=0.02)
+    assert verdict(decode(READING, conditions=short)).kind == "DRAM-bound"
     assert found.advice == ("vmstat 1 5  # column st; a machine type with dedicated CPUs ends it",)
 
 

@@ -22,6 +22,7 @@ Found: TypeAlias = "tuple[VerdictKind, str]"
 # From these shares of the time on, something holds the threads up more than it belongs to any machine.
 _LEAST_THROTTLED, _LEAST_THROTTLED_PERIODS = 0.05, 0.1
 _LEAST_STOLEN, _LEAST_QUEUED, _LEAST_ABSENT = 0.05, 0.08, 0.1
+_CLEARLY_STOLEN = 0.03  # seconds; the clock of such time has hundredths
 _LEAST_FAULTS = 20  # and as many per second, each of which waits for a disk; code that runs first causes some, too
 _LEAST_WALKS = 0.2
 _LEAST_WAITING = 0.3
@@ -62,8 +63,9 @@ def _throttled(_cell: Cell, evidence: Evidence, _machine: MachineFacts) -> Found
     )
 
 
-def _stolen(_cell: Cell, evidence: Evidence, _machine: MachineFacts) -> Found | None:
-    if (evidence.stolen_share or 0.0) < _LEAST_STOLEN:
+def _stolen(cell: Cell, evidence: Evidence, _machine: MachineFacts) -> Found | None:
+    is_clear = (cell.conditions.stolen_seconds or 0.0) >= _CLEARLY_STOLEN
+    if not is_clear or (evidence.stolen_share or 0.0) < _LEAST_STOLEN:
         return None
     return "robbed", f"the host took {evidence.stolen_share:.0%} of the CPU time for others"
 
