@@ -111,3 +111,10 @@ def test_a_machine_that_gave_something_else_is_said() -> None:
     assert found.warnings == ("the machine read 0.80 times as fast as before",)
     unknown = decode(READING, limits=replace(LIMITS, memory_bytes=0.0, int8_ops=0.0))
     assert compare(record(unknown), record(slower)).warnings == ()
+
+
+def test_fewer_threads_are_no_slower_machine() -> None:
+    alone = replace(LIMITS, num_threads=1, memory_bytes=25e9)
+    old, new = judged(decode(READING)), judged(decode(READING, limits=alone, rates=(20.0,) * 3))
+    found = compare(record(old), record(new))
+    assert (found.changes[0].outcome, found.warnings) == ("slower", ())

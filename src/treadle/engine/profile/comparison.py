@@ -101,7 +101,9 @@ def _is_within(ratio: float, noise: float) -> bool:
 
 
 def _machine_ratio(old: Cell, new: Cell) -> float:
-    """How the limit changed that bounds the new cell; 1 where none does, or it was not measured."""
+    """How the limit changed that bounds the new cell; 1 where none does, or it is not known for as many threads."""
+    if old.limits.num_threads != new.limits.num_threads:
+        return 1.0
     kind = None if new.verdict is None else new.verdict.kind
     if kind == "compute-bound":
         before, after = old.limits.int8_ops, new.limits.int8_ops
@@ -166,6 +168,8 @@ def _speed_changes(old: ProfileRecord, new: ProfileRecord) -> Iterator[str]:
     if not old.cells or not new.cells:
         return
     one, other = old.cells[-1].limits, new.cells[-1].limits
+    if one.num_threads != other.num_threads:
+        return
     for words, before, after in (
         ("read", one.memory_bytes, other.memory_bytes),
         ("multiplied", one.int8_ops, other.int8_ops),

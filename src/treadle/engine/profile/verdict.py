@@ -21,7 +21,7 @@ Found: TypeAlias = "tuple[VerdictKind, str]"
 
 # From these shares of the time on, something holds the threads up more than it belongs to any machine.
 _LEAST_THROTTLED, _LEAST_THROTTLED_PERIODS = 0.05, 0.1
-_LEAST_STOLEN, _LEAST_QUEUED, _LEAST_ABSENT = 0.05, 0.08, 0.1
+_LEAST_STOLEN, _LEAST_QUEUED, _LEAST_ABSENT = 0.05, 0.08, 0.2
 _CLEARLY_STOLEN = 0.03  # seconds; the clock of such time has hundredths
 _LEAST_FAULTS = 20  # and as many per second, each of which waits for a disk; code that runs first causes some, too
 _LEAST_WALKS = 0.2
