@@ -206,6 +206,11 @@ class ServerProcess(HttpTarget):
             self._url = self._facts.pop("url")
         await super().start()
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def check_alive(self) -> None:
         if self._process is not None and (status := self._process.poll()) is not None:
             raise RuntimeError(f"its process ended with status {status}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 
 from treadle.agents.class_cap import ClassCap
 from treadle.agents.co_schedule import CoSchedule
-from treadle.agents.gate import ToolGate
+from treadle.agents.gate import ToolGate, in_task
 from treadle.engine.shared_cores import SharedCores
 from treadle.hardware.cpu_share import CpuShare
 
@@ -48,8 +49,9 @@ class Scene:
             await task
         await settle()
 
-    async def work(self, is_busy: bool) -> None:
-        await asyncio.to_thread(self.cores.note_work, is_busy)
+    async def ask(self, num_requests: int) -> None:
+        """The model is asked for so many answers at once."""
+        await asyncio.to_thread(self.cores.note_requests, num_requests)
         await settle()
 
     @property
@@ -70,6 +72,16 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+class Clock:
+    """Takes the place of the loop's time."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def time(self) -> float:
+        return self.now
+
+
 def play(act: Callable[[], Awaitable[None]]) -> None:
     async def scene() -> None:
         await act()
@@ -80,7 +92,7 @@ def play(act: Callable[[], Awaitable[None]]) -> None:
 def test_beside_a_busy_model_tools_have_half_of_the_cores_in_the_order_of_arrival() -> None:
     async def act() -> None:
         scene = Scene(4)
-        await scene.work(True)
+        await scene.ask(9)
         await scene.arrive("a1", "a2", "a3", "b4")
         assert scene.running == ["a1", "a2"]
         assert scene.cores.num_lent == 2
@@ -100,13 +112,79 @@ def test_while_the_model_is_idle_tools_have_all_cores() -> None:
         scene = Scene(2)
         await scene.arrive("a1", "a2", "a3")
         assert scene.running == ["a1", "a2"]
-        await scene.work(True)
+        await scene.ask(9)
         await scene.end("a1")
         assert scene.running == ["a2"]
         assert scene.cores.num_lent == 1
-        await scene.work(False)
+        await scene.ask(0)
         assert scene.running == ["a2", "a3"]
         await scene.end("a2", "a3")
+
+    play(act)
+
+
+def test_the_model_pauses_while_few_streams_are_ready_and_tools_can_use_all_cores() -> None:
+    async def act() -> None:
+        scene = Scene(2)
+        await scene.ask(1)
+        await scene.arrive("a1")
+        assert scene.cores.held_seconds() == 0
+        await scene.arrive("a2")
+        assert scene.running == ["a1", "a2"]
+        assert scene.cores.held_seconds() > 0
+        await scene.arrive("a3", "a4")
+        await scene.ask(4)  # as many as tools
+        assert scene.cores.held_seconds() == 0
+        await scene.end("a1")
+        assert scene.running == ["a2"]
+        await scene.ask(2)
+        assert scene.cores.held_seconds() > 0
+        assert scene.running == ["a2", "a3"]
+        await scene.end("a2", "a3", "a4")
+        assert scene.cores.held_seconds() == 0
+
+    play(act)
+
+
+def test_the_model_pauses_not_for_long_nor_twice_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def act() -> None:
+        clock = Clock()
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", clock.time)
+        scene = Scene(2)
+        await scene.ask(1)
+        await scene.arrive("a1", "a2", "a3", "a4", "a5")
+        assert scene.cores.held_seconds() > 0
+        clock.now += 2.0
+        await scene.end("a1")
+        assert scene.cores.held_seconds() == 0
+        assert scene.running == ["a2"]
+        clock.now += 1.9
+        await scene.end("a2")
+        assert scene.running == ["a3"]
+        clock.now += 0.1
+        await scene.end("a3")
+        assert scene.running == ["a4", "a5"]
+        assert scene.cores.held_seconds() > 0
+        await scene.end("a4", "a5")
+
+    play(act)
+
+
+def test_work_of_older_tasks_goes_first() -> None:
+    async def act() -> None:
+        scene = Scene(2)
+        await scene.ask(9)
+        await scene.arrive("a1")
+        with in_task():
+            old = contextvars.copy_context()
+        with in_task():
+            await scene.arrive("b2")
+        await old.run(asyncio.create_task, scene.arrive("a3"))
+        await scene.end("a1")
+        assert scene.running == ["a3"]
+        await scene.end("a3")
+        assert scene.running == ["b2"]
+        await scene.end("b2")
 
     play(act)
 
@@ -114,7 +192,7 @@ def test_while_the_model_is_idle_tools_have_all_cores() -> None:
 def test_one_core_is_shared() -> None:
     async def act() -> None:
         scene = Scene(1)
-        await scene.work(True)
+        await scene.ask(9)
         await scene.arrive("a1", "a2")
         assert scene.running == ["a1"]
         assert scene.shares["a1"].nice > 0
@@ -126,7 +204,7 @@ def test_one_core_is_shared() -> None:
 def test_cores_that_the_model_never_uses_belong_to_tools() -> None:
     async def act() -> None:
         scene = Scene(4, threads=[0])
-        await scene.work(True)
+        await scene.ask(9)
         await scene.arrive("a1", "a2", "a3", "a4")
         assert scene.running == ["a1", "a2", "a3"]
         assert scene.cores.kept([0]) == [0]
@@ -161,7 +239,7 @@ def test_nobody_is_placed_where_the_system_places_the_threads() -> None:
 def test_waiting_for_others_needs_no_core() -> None:
     async def act() -> None:
         scene = Scene(2)
-        await scene.work(True)
+        await scene.ask(9)
         await scene.arrive("a1", "i2", "i3", "i4")
         assert scene.running == ["a1", "i2", "i3", "i4"]
         assert scene.shares["i2"] == CpuShare()
@@ -187,7 +265,7 @@ def test_a_kind_that_gains_nothing_together_runs_one_by_one() -> None:
 def test_cancelled_work_makes_room(who: str) -> None:
     async def act() -> None:
         scene = Scene(2)
-        await scene.work(True)
+        await scene.ask(9)
         await scene.arrive("a1", "a2", "a3")
         await scene.cancel(who)
         left = [name for name in ("a1", "a2", "a3") if name != who]
@@ -202,7 +280,7 @@ def test_cancelled_work_makes_room(who: str) -> None:
 def test_a_fixed_schedule_lets_all_in_and_tells_nobody() -> None:
     async def act() -> None:
         scene = Scene(2, policy="fixed")
-        await scene.work(True)
+        await scene.ask(9)
         await scene.arrive("a1", "a2", "a3")
         assert scene.running == ["a1", "a2", "a3"]
         assert set(scene.shares.values()) == {CpuShare()}
@@ -229,6 +307,6 @@ def test_a_gate_may_be_used_by_one_loop_after_the_other() -> None:
         await scene.end("a1")
 
     play(act)
-    scene.cores.note_work(True)
+    scene.cores.note_requests(9)
     play(act)
     assert scene.cores.num_lent == 0

@@ -83,6 +83,25 @@ def test_serving_reports_agents_and_servers_that_cannot_run(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+def test_agents_reports_policies_and_servers_that_cannot_run(tmp_path: Path) -> None:
+    model = TinyModel().write(tmp_path / "tiny.gguf")
+    report_path = tmp_path / "report.json"
+    options = ["--out", report_path, "--threads", "1", "--rounds", "1", "--agents", "3", "--turns", "2", "--plain"]
+    options += ["--system-words", "20", "--result-words", "5", "--answer-tokens", "4", "12", "--context", "512"]
+    options += ["--tool-seconds", "0.01", "0.02", "--llama-server", "/does/not/exist"]
+    run = run_benchmark("agents.py", model, *options)
+    results = json.loads(report_path.read_text())["results"]
+    assert [*results] == ["adaptive", "fixed", "llama.cpp"]
+    for policy in ("adaptive", "fixed"):
+        [figures] = results[policy]["rounds"]
+        assert figures["task_p90_seconds"] >= figures["task_p50_seconds"] > 0
+        assert figures["tasks_per_minute"] > 0
+        assert figures["cores_of_tools"] > 0
+    assert "FileNotFoundError" in results["llama.cpp"]["failure"]
+    assert "| adaptive / fixed |" in run.stdout
+
+
+@pytest.mark.slow
 def test_http_cost_compares_the_server_with_the_engine_in_process(tmp_path: Path) -> None:
     model = TinyModel(context_length=2048).write(tmp_path / "tiny.gguf")
     report_path = tmp_path / "report.json"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -103,17 +103,17 @@ def test_threads_without_places_are_told() -> None:
 
 def test_listeners_hear_of_changes_only() -> None:
     cores = SharedCores([frozenset({0})], [0])
-    heard: list[bool] = []
+    heard: list[int] = []
 
     def listener() -> None:
-        heard.append(cores.is_busy)
+        heard.append(cores.num_requests)
 
     cores.add_listener(listener)
-    for has_work in (False, True, True, False):
-        cores.note_work(has_work)
+    for num_requests in (0, 1, 1, 3, 0):
+        cores.note_requests(num_requests)
     cores.remove_listener(listener)
-    cores.note_work(True)
-    assert heard == [True, False]
+    cores.note_requests(1)
+    assert heard == [1, 3, 0]
 
 
 @pytest.fixture(scope="module")
@@ -121,31 +121,57 @@ def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return TinyModel().write(tmp_path_factory.mktemp("cores") / "tiny.gguf")
 
 
-def changes(cores: SharedCores) -> tuple[list[bool], Callable[[], None], threading.Event]:
-    heard: list[bool] = []
-    is_idle = threading.Event()
+def changes(cores: SharedCores) -> tuple[list[int], threading.Event, threading.Event]:
+    """The numbers of requests the engine had, in turn; when it has some, and when it has none again."""
+    heard: list[int] = []
+    is_busy, is_idle = threading.Event(), threading.Event()
 
     def listener() -> None:
-        heard.append(cores.is_busy)
-        if not cores.is_busy:
-            is_idle.set()
+        heard.append(cores.num_requests)
+        (is_busy if cores.num_requests else is_idle).set()
 
-    return heard, listener, is_idle
+    cores.add_listener(listener)
+    return heard, is_busy, is_idle
 
 
-def test_an_engine_is_busy_while_it_answers_and_answers_the_same_on_fewer_cores(tiny_path: Path) -> None:
+def test_an_engine_tells_its_requests_and_answers_the_same_on_fewer_cores(tiny_path: Path) -> None:
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
     with LLM(tiny_path, threads=2) as llm:
         assert llm.cores is not None
-        assert not llm.cores.is_busy
-        heard, listener, is_idle = changes(llm.cores)
-        llm.cores.add_listener(listener)
+        heard, _, is_idle = changes(llm.cores)
         whole = llm.generate(list(range(1, 40)), params).token_ids
         assert is_idle.wait(60)
-        assert heard == [True, False]
+        assert heard == [1, 0]
         llm.cores.lend(len(llm.cores.cores) + 2)
         assert llm.generate(list(range(1, 40)), params).token_ids == whole
         assert llm.stats().num_threads == 1
+
+
+def test_an_engine_that_is_held_begins_no_step_but_hears_of_requests(tiny_path: Path) -> None:
+    params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+    with LLM(tiny_path, threads=1) as llm:
+        assert llm.cores is not None
+        _, is_busy, is_idle = changes(llm.cores)
+        llm.cores.hold(3600)
+        answers = [threading.Thread(target=llm.generate, args=([1, 2, 3], params)) for _ in range(2)]
+        for answer in answers:
+            answer.start()
+        assert is_busy.wait(60)
+        assert llm.stats().steps.num_steps == 0
+        llm.cores.hold(0)
+        for answer in answers:
+            answer.join(60)
+        assert is_idle.wait(60)
+        assert llm.stats().steps.num_steps >= 4
+
+
+def test_a_hold_ends_by_itself_and_does_not_keep_an_engine_from_closing(tiny_path: Path) -> None:
+    params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+    with LLM(tiny_path, threads=1) as llm:
+        assert llm.cores is not None
+        llm.cores.hold(0.01)
+        assert len(llm.generate([1, 2, 3], params).token_ids) == 4
+        llm.cores.hold(3600)
 
 
 def test_an_engine_that_does_not_adapt_lends_nothing(tiny_path: Path) -> None:

@@ -88,21 +88,20 @@ class ModelHost:
         self._watch = loaded.watch
         engine = Engine(self.scheduler, MeteredRunner(loaded.watch or loaded.runner, meter))
 
-        def note_work() -> None:
-            if cores is not None:
-                cores.note_work(engine.has_work)
-
-        def begin_step() -> None:
-            note_work()
-            meter.begin()
-
         def end_step() -> None:
             if after_step is not None:
                 after_step()
             meter.end()
-            note_work()
 
-        self.thread = EngineThread(engine, before_step=begin_step, after_step=end_step)
+        def held_seconds() -> float:
+            if cores is None:
+                return 0.0
+            cores.note_requests(engine.scheduler.num_requests)
+            return cores.held_seconds()
+
+        self.thread = EngineThread(engine, before_step=meter.begin, after_step=end_step, held_seconds=held_seconds)
+        if cores is not None:
+            cores.set_wake(self.thread.wake)
         # Also runs when the object is dropped and at exit, where a thread inside native code would crash Python.
         self._end = weakref.finalize(self, _end, self.thread, loaded.block_store)
 

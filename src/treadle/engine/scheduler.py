@@ -90,6 +90,11 @@ class Scheduler:
         """Tell whether there is anything left to do."""
         return bool(self._line.running or self._line.waiting or self.cache.has_unsaved)
 
+    @property
+    def num_requests(self) -> int:
+        """Return how many requests run or wait."""
+        return len(self._line.running) + len(self._line.waiting)
+
     def idle_seconds(self) -> float | None:
         """Return how long no step would do anything unless something happens: 0 not at all, ``None`` for ever."""
         if self.cache.has_unsaved or not self._is_stalled:

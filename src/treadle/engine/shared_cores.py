@@ -6,6 +6,7 @@ those (see ``thread_watch``).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 from treadle.engine.plan import ModelRunner, StepPlan, StepResult
@@ -26,7 +27,9 @@ class SharedCores:
     def __init__(self, cores: Sequence[frozenset[int]], threads: Sequence[int]) -> None:
         self._cores, self._threads = cores, threads
         self._num_lent = 0
-        self._is_busy = False
+        self._num_requests = 0
+        self._held_until = 0.0
+        self._wake: Callable[[], None] = lambda: None
         self._listeners: list[Callable[[], None]] = []
 
     @property
@@ -45,9 +48,9 @@ class SharedCores:
         return max(0, len(self._cores) - len(self._threads))
 
     @property
-    def is_busy(self) -> bool:
-        """Tell whether the engine has requests to compute."""
-        return self._is_busy
+    def num_requests(self) -> int:
+        """Return how many requests the engine has to compute."""
+        return self._num_requests
 
     @property
     def num_lent(self) -> int:
@@ -58,6 +61,22 @@ class SharedCores:
         """Leave the first ``num_cores`` of ``cores`` to others from the next step on; the engine keeps one thread."""
         self._num_lent = num_cores
 
+    def hold(self, seconds: float) -> None:
+        """Let the engine begin no step for so long; 0 lets it go on.
+
+        It hears of new requests meanwhile. A step that is under way goes on.
+        """
+        self._held_until = time.monotonic() + seconds
+        self._wake()
+
+    def held_seconds(self) -> float:
+        """Return how long the engine is to begin no step, from now on."""
+        return max(0.0, self._held_until - time.monotonic())
+
+    def set_wake(self, wake: Callable[[], None]) -> None:
+        """Call ``wake`` when it has changed how long the engine is held."""
+        self._wake = wake
+
     def kept(self, threads: list[int]) -> list[int]:
         """Return the threads that go on with what is lent now."""
         num_kept = len(threads) - max(0, self._num_lent - self.num_spare)
@@ -67,15 +86,15 @@ class SharedCores:
         """Take note that the engine may use other cores from now on."""
         self._cores, self._threads = cores, threads
 
-    def note_work(self, has_work: bool) -> None:
-        """Take note whether the engine has requests; to be called in its thread, around each step."""
-        if has_work != self._is_busy:
-            self._is_busy = has_work
+    def note_requests(self, num_requests: int) -> None:
+        """Take note of how many requests the engine has; to be called in its thread, between steps."""
+        if num_requests != self._num_requests:
+            self._num_requests = num_requests
             for listener in tuple(self._listeners):
                 listener()
 
     def add_listener(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` in the engine's thread when it has become busy or idle; it must neither block nor raise."""
+        """Call ``listener`` in the engine's thread when ``num_requests`` changes; it must neither block nor raise."""
         self._listeners.append(listener)
 
     def remove_listener(self, listener: Callable[[], None]) -> None:
