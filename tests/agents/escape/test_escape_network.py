@@ -7,8 +7,10 @@ import os
 import socket
 from collections.abc import Callable
 
+import pytest
 from prison import Prison, amply
 
+from treadle.agents.sandbox import landlock
 from treadle.agents.sandbox.outcome import Outcome
 from treadle.agents.sandbox.sandbox import Sandbox
 
@@ -90,6 +92,27 @@ def test_abstract_sockets_of_the_machine_are_not_there(attempt: Attempt) -> None
         server.bind(name)
         server.listen()
         assert tried(attempt, f"attempt(socket.socket(socket.AF_UNIX).connect, {name!r})") == ["Connection refused"]
+
+
+def test_abstract_sockets_stay_out_of_reach_with_the_network(prison: Prison) -> None:
+    """They belong to the network's namespace, which is the machine's then."""
+    if landlock.abi() < landlock.HOLDS_SIGNALS:
+        pytest.skip(f"Landlock of this kernel is at version {landlock.abi()}, {landlock.HOLDS_SIGNALS} holds them")
+    name = f"\0treadle-escape-{os.getpid()}"
+    code = f"""
+import socket
+try:
+    socket.socket(socket.AF_UNIX).connect({name!r})
+    print("reached")
+except OSError as error:
+    print(error.strerror)
+"""
+    with socket.socket(socket.AF_UNIX) as server, socket.create_server(("127.0.0.1", 0)) as tcp:
+        server.bind(name)
+        server.listen()
+        code += f"socket.create_connection(('127.0.0.1', {tcp.getsockname()[1]}))\nprint('connected')"
+        outcome = prison.within(lambda sandbox: sandbox.run_python(code, limits=amply()), has_network=True)
+    assert outcome.stdout.text == "Operation not permitted\nconnected\n"
 
 
 def test_other_families_of_sockets_are_refused(attempt: Attempt) -> None:

@@ -232,7 +232,7 @@ signal.pause()
         return await sandbox.run_python(code, limits=limits(wall_seconds=SHORT)), await sandbox.run_python("print(1)")
 
     killed, after = prison.within(kill_and_go_on)
-    assert killed.status in ("signaled", "timeout")
+    assert killed.status in ("signaled", "timeout", "exited")  # the last one where Landlock refuses it
     assert after.stdout.text == "1\n"
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from treadle.agents.sandbox import landlock
 from treadle.agents.sandbox.launch import INSIDE, Launch, interpreter_folder, passed_file, python_command
 from treadle.errors import SandboxUnavailableError
 
@@ -94,7 +95,14 @@ class Bubblewrap:
     @property
     def layers(self) -> Sequence[str]:
         """Return what protects, and what is missing and why, in words."""
-        return ["bubblewrap: namespaces of its own for users, processes, network, IPC and files; a read-only system"]
+        return [
+            "bubblewrap: namespaces of its own for users, processes, network, IPC and files; a read-only system",
+            *(
+                ["Landlock: the same files once more, and no way to what waits for the program"]
+                if _has_landlock()
+                else []
+            ),
+        ]
 
     def prepare(self, control: int, tmp_bytes: int) -> Launch:
         """Return how to start a process that waits for a request on ``control``."""
@@ -105,7 +113,7 @@ class Bubblewrap:
         if self._filter is not None:
             descriptors.append(passed_file(self._filter))
             words += ["--seccomp", str(descriptors[-1])]
-        settings = json.dumps({"packages": self._package_paths()})
+        settings = json.dumps({"packages": self._package_paths(), "walls": self._walls()})
         words += ["--", *python_command(INSIDE_FOLDER, "single", control, settings)]
         return Launch(words, self._environment, Path("/"), descriptors)
 
@@ -124,6 +132,7 @@ class Bubblewrap:
             descriptors.append(passed_file(self._filter))
         settings = {
             "packages": self._package_paths(),
+            "walls": self._walls(),
             "has_network": self._has_network,
             "has_proc": self._has_proc,
             "filter": None if self._filter is None else descriptors[-1],
@@ -136,6 +145,12 @@ class Bubblewrap:
         words = [self._path, *self._isolation(), *self._system(), *self._own_files(files), *proc]
         words += self._private(tmp_bytes)
         return list(files.values()), [*words, "--chdir", WORKSPACE]
+
+    def _walls(self) -> Mapping[str, object] | None:
+        """A second wall where the kernel has one; with the machine's network, the only one before abstract sockets."""
+        writable = ["/dev", "/tmp", *([WORKSPACE] if self._is_writable else [])]
+        walls = {"readable": ["/"], "writable": writable, "allow_tcp": True, "filter": None}
+        return walls if _has_landlock() else None
 
     def _package_paths(self) -> list[str]:
         return [f"{PACKAGES}/{index}" for index in range(len(self._packages))]
@@ -167,6 +182,7 @@ class Bubblewrap:
         if not home.is_relative_to("/usr"):
             yield from ("--ro-bind", str(home), str(home))
         yield from ("--ro-bind", str(INSIDE), f"{INSIDE_FOLDER}/inside")
+        yield from ("--ro-bind", landlock.__file__, f"{INSIDE_FOLDER}/landlock.py")
         for path, folder in zip(self._package_paths(), self._packages, strict=True):
             yield from ("--ro-bind", str(folder.resolve()), path)
         for path, descriptor in files.items():
@@ -180,6 +196,11 @@ class Bubblewrap:
         yield from ("--bind" if self._is_writable else "--ro-bind", str(self._workspace), WORKSPACE)
         # What bubblewrap made for its own mounts is memory without a bound.
         yield from ("--remount-ro", "/dev", "--remount-ro", "/")
+
+
+def _has_landlock() -> bool:
+    """Before version 2 it forbids to move files between folders, which programs live on."""
+    return landlock.abi() >= 2
 
 
 def _default_environment() -> dict[str, str]:

@@ -35,6 +35,7 @@ class Walls:
         return {
             "readable": [str(path) for path in self.readable],
             "writable": [str(path) for path in self.writable],
+            "allow_tcp": False,
             "filter": self.filter_program.hex(),
         }
 

@@ -32,24 +32,28 @@ def shut_in(walls: dict[str, Any] | None) -> None:
     """Go behind the walls that a process can build around itself, if there are any to build."""
     if walls is not None:
         readable, writable = (list(map(Path, walls[name])) for name in ("readable", "writable"))
-        importlib.import_module("landlock").restrict(readable, writable, allow_tcp=False)
+        importlib.import_module("landlock").restrict(readable, writable, allow_tcp=walls["allow_tcp"])
         drop_rights()
-        install_filter(bytes.fromhex(walls["filter"]))
+        if walls["filter"] is not None:
+            install_filter(bytes.fromhex(walls["filter"]))
 
 
 def main(folder: str) -> None:
     """Serve one request, and be the program of it in the child; ``folder`` is where this package was found."""
     role, descriptor, settings = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
     control = socket.socket(fileno=descriptor)
+    walls = settings.get("walls")
+    if walls is not None:
+        importlib.import_module("landlock")  # once, not in each that is forked
     if role == "nursery":
         control = breed(control, settings)
     elif role == "alone":
         adopt_orphans()
-    request, tell = serve(control, is_alone=role == "alone", enter=lambda: shut_in(settings.get("walls")))
+    request, tell = serve(control, is_alone=role == "alone", enter=lambda: shut_in(walls))
     confine(request)
     if request["argv"] is not None:
         execute(request["argv"])
     sys.path.remove(folder)
-    for name in [name for name in sys.modules if name.partition(".")[0] == __package__]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in (__package__, "landlock")]:
         del sys.modules[name]
     run_code(request["code"], tell, packages=settings["packages"])
