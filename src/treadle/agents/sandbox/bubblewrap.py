@@ -54,7 +54,7 @@ def program() -> str:
     """Return the path of bubblewrap. Raises SandboxUnavailableError if it is not installed."""
     found = shutil.which("bwrap")
     if found is None:
-        raise SandboxUnavailableError("code cannot be isolated: bubblewrap (bwrap) is not installed", hint=HINT)
+        raise SandboxUnavailableError("bubblewrap (bwrap) is not installed", hint=HINT)
     return found
 
 

@@ -18,6 +18,8 @@ APPARMOR_PROFILE = "/etc/apparmor.d/bwrap"
 def explain(error: SandboxUnavailableError, root: Path = Path("/")) -> SandboxUnavailableError:
     """Return the error with the reason that the machine's settings give, and the way out of it."""
     found = said_by(error)
+    if error.hint is not None:
+        return SandboxUnavailableError(f"code cannot be isolated: {found}", hint=error.hint + OTHER_WAY)
     for path, forbidding, reason, hint in _SETTINGS:
         if _read(root / path) == forbidding:
             return SandboxUnavailableError(f"code cannot be isolated: {reason} ({found})", hint=hint + OTHER_WAY)
@@ -25,7 +27,7 @@ def explain(error: SandboxUnavailableError, root: Path = Path("/")) -> SandboxUn
         reason = "this is a container that may make no namespaces"
         hint = "start it with --security-opt seccomp=unconfined --security-opt apparmor=unconfined"
         return SandboxUnavailableError(f"code cannot be isolated: {reason} ({found})", hint=hint + OTHER_WAY)
-    return SandboxUnavailableError(f"code cannot be isolated: {found}", hint=(error.hint or "see bwrap(1)") + OTHER_WAY)
+    return SandboxUnavailableError(f"code cannot be isolated: {found}", hint="see bwrap(1)" + OTHER_WAY)
 
 
 def said_by(error: SandboxUnavailableError) -> str:

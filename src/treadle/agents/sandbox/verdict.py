@@ -37,9 +37,10 @@ class Report:
         """Return the report, None if it is none."""
         try:
             fields = json.loads(line)
+            cpu_seconds = float(fields["cpu_seconds"])
             return cls(
                 int(fields["status"]) & 0xFFFF,
-                min(max(float(fields["cpu_seconds"]), 0.0), 1e9),
+                cpu_seconds if 0 <= cpu_seconds < 1e9 else 0.0,
                 min(max(int(fields["peak_bytes"]), 0), 1 << 62),
                 str(fields["reason"]),
             )

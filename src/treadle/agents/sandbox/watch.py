@@ -18,7 +18,7 @@ from treadle.agents.sandbox.limits import SandboxLimits
 from treadle.agents.sandbox.outcome import EndStatus
 from treadle.agents.sandbox.workspace import Contents, WorkspaceMeter
 
-__all__ = ["TreeUsage", "Watch", "tree_usage"]
+__all__ = ["TreeUsage", "Watch", "held_bytes", "tree_usage"]
 
 LOOK_SECONDS = 0.05
 # What stands around the program in its tree.
@@ -49,6 +49,20 @@ def tree_usage(pid: int) -> TreeUsage:
     return TreeUsage(ticks / CLOCK_TICKS, num_threads, num_pages * PAGE_BYTES)
 
 
+def held_bytes(pid: int) -> int:
+    """Return the memory that a process and its descendants hold together, shared pages counted once; takes a while."""
+    return sum(map(_proportional_bytes, (pid, *descendants(pid))))
+
+
+def _proportional_bytes(pid: int) -> int:
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name == "Pss":
+                return int(value.split()[0]) << 10
+    return 0
+
+
 class Watch:
     """The looks at one call."""
 
@@ -77,7 +91,7 @@ class Watch:
                 return "processes"
             if self._group is not None and self._group.was_oom:
                 return "memory"  # of one process, and what the others make of it is nobody's intention
-            if not self._has_memory_group and self._resident_bytes > self._limits.memory_bytes:
+            if not self._has_memory_group and self._resident_bytes > self._limits.memory_bytes < held_bytes(pid):
                 return "memory"
             if self._is_littered(pid):
                 return "disk"

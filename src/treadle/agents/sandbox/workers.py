@@ -51,6 +51,8 @@ class Workers:
                 except asyncio.CancelledError:
                     self._waiting.appendleft(task)
                     raise
+                except SandboxUnavailableError:
+                    continue  # what has become of it may be over
                 if worker.is_alive:
                     return worker
                 await worker.close()

@@ -11,7 +11,6 @@ import os
 import shutil
 import subprocess
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,6 +117,6 @@ def remove_tree(folder: Path) -> None:
     try:
         shutil.rmtree(folder)
     except (OSError, RecursionError):
-        for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
-            with suppress(OSError):
+        for command in (["rm", "-rf"], ["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
+            if folder.exists():
                 subprocess.run([*command, "--", folder], check=False, stderr=subprocess.DEVNULL)
