@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -54,6 +54,9 @@ def profile(
     compare: Annotated[
         Path | None, typer.Option("--compare", help="A file of --json; show what became faster or slower since.")
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write a page to this file, which a browser shows without a network.")
+    ] = None,
     show_all: Annotated[bool, typer.Option("--all", help="Show the operators of every cell.")] = False,
     memory: options.Memory = None,
     kv_type: options.KvType = None,
@@ -70,13 +73,15 @@ def profile(
     Reads prompts of several lengths, and lets several numbers of streams decode. Each is compared with what memory and
     arithmetic of this machine give meanwhile. Nothing else should run.
     """
-    from treadle.engine.profile.comparison import compare as compare_records  # noqa: PLC0415  loads the native core
+    from treadle.cli.profile_facts import profile_facts  # noqa: PLC0415  loads the native core
+    from treadle.engine.profile.comparison import compare as compare_records  # noqa: PLC0415
     from treadle.engine.profile.record_file import read_record, record_text  # noqa: PLC0415
 
     if not seconds > 0:
         raise UsageError(f"--seconds: expected above 0, found {seconds:g}")
     old = None if compare is None else read_record(compare)
-    target = None if json_file in (None, _STDOUT) else _writable(str(json_file))
+    target = None if json_file in (None, _STDOUT) else _writable("--json", str(json_file))
+    page = None if html is None else _writable("--html", str(html))
     if model.endswith(".json"):
         record = read_record(Path(model))
     else:
@@ -100,12 +105,24 @@ def profile(
         console.note(f"kept in {target}")
     if json_file == _STDOUT:
         console.out(record_text(record), end="")
+    comparison = None if old is None else compare_records(old, record)
+    shown_model = "MODEL" if model.endswith(".json") else model
+    if page is not None:
+        _write_page(page, profile_facts(record, shown_model, comparison, old))
+    if json_file == _STDOUT:
         return
     from treadle.cli.profile_tables import print_comparison, print_profile  # noqa: PLC0415  rich is slow to import
 
-    print_profile(record, "MODEL" if model.endswith(".json") else model, shows_all=show_all)
-    if old is not None:
-        print_comparison(compare_records(old, record), old)
+    print_profile(record, shown_model, shows_all=show_all)
+    if comparison is not None and old is not None:
+        print_comparison(comparison, old)
+
+
+def _write_page(path: Path, facts: dict[str, Any]) -> None:
+    from treadle.cli.page import make_page  # noqa: PLC0415  reads its parts
+
+    path.write_text(make_page("Where a model spends its time", "profile", facts), encoding="utf-8", errors="replace")
+    console.note(f"wrote {path}")
 
 
 def _measure(model: str, **given: object) -> ProfileRecord:
@@ -133,11 +150,11 @@ def _numbers(name: str, text: str | None) -> list[int] | None:
     return [int(word) for word in words]
 
 
-def _writable(name: str) -> Path:
+def _writable(option: str, name: str) -> Path:
     """Return where to write; raises UsageError now, not after a minute of measuring, if there is no such folder."""
     path = Path(name)
     if path.is_dir() or not path.absolute().parent.is_dir():
-        raise UsageError(f"--json: expected a file in a folder that is there, found {name:.200}")
+        raise UsageError(f"{option}: expected a file in a folder that is there, found {name:.200}")
     return path
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from treadle.cli.console import console
+from treadle.cli.profile_facts import limit_name
 from treadle.cli.table import print_rows, printable
-from treadle.engine.profile.evidence import operator_bound
 
 if TYPE_CHECKING:
     from treadle.engine.profile.comparison import CellChange, Comparison
@@ -119,15 +119,8 @@ def _operator_row(operator: Operator, cell: Cell) -> Sequence[str]:
         f"{rates[0]:.1f}" if operator.num_bytes else "",
         f"{rates[1]:,.0f}" if operator.num_ops else "",
         _share(operator.roofline_share(cell.limits)),
-        _limit_name(operator, cell),
+        limit_name(operator, cell),
     )
-
-
-def _limit_name(operator: Operator, cell: Cell) -> str:
-    bound = operator_bound(operator, cell.limits)
-    if bound == "reading":
-        return "memory" if cell.limits.cache_bytes is None else "caches"
-    return "" if bound is None else operator.computes
 
 
 def _advice(record: ProfileRecord, model: str) -> Iterator[str]:

@@ -17,7 +17,7 @@ __all__ = ["make_page"]
 _FOLDER = files("treadle.cli") / "page"
 
 
-def make_page(title: str, name: Literal["trace"], facts: dict[str, Any]) -> str:
+def make_page(title: str, name: Literal["profile", "trace"], facts: dict[str, Any]) -> str:
     """Return a page that shows figures, in HTML.
 
     Args:
@@ -25,7 +25,7 @@ def make_page(title: str, name: Literal["trace"], facts: dict[str, Any]) -> str:
         name: Of the files in this folder that it is made of.
         facts: What the script finds as JSON; text in it may be anybody's, and never becomes markup.
     """
-    style = "\n" + _read("page.css")
+    style = "\n" + _read("page.css") + "\n" + _read(f"{name}.css")
     script = "\n" + _read("draw.js") + "\n" + _read(f"{name}.js")
     # Nothing but these two may run or apply, whatever the figures bring with them.
     policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"

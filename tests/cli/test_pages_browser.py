@@ -1,19 +1,25 @@
-"""The page of `treadle trace --html` in a real browser: keyboard, zoom, tasks, hostile text, both colour schemes."""
+"""The pages of `treadle trace` and `profile` in a real browser: keyboard, zoom, hostile text, both colour schemes."""
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from made_traces import add, agent_trace, new_trace
 from treadle.agents.trace import Trace
 from treadle.cli.page import make_page
+from treadle.cli.profile_facts import profile_facts
 from treadle.cli.trace_facts import trace_facts
+from treadle.engine.profile.comparison import compare
+from treadle.engine.profile.record import Limits
+from treadle.engine.profile.record_file import read_record
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -39,14 +45,14 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
-    """Opens the page of traces; at the end nothing may have been complained about or fetched."""
+    """Opens a page; at the end nothing may have been complained about or fetched."""
     complaints: list[str] = []
     addresses: list[str] = []
     contexts = []
     path = tmp_path / "page.html"
 
-    def open_one(traces: list[Trace], **options: object) -> Page:
-        path.write_text(make_page("Where the time went", "trace", trace_facts(traces, [], has_spans=True)))
+    def open_one(text: str, **options: object) -> Page:
+        path.write_text(text)
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})  # type: ignore[arg-type]
         contexts.append(context)
         page = context.new_page()
@@ -56,7 +62,7 @@ def open_page(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]
         page.on("dialog", lambda dialog: (complaints.append(dialog.message), dialog.dismiss()))
         page.on("request", lambda request: addresses.append(request.url))
         page.goto(path.as_uri())
-        page.wait_for_selector("#waterfall .row")
+        page.wait_for_selector("svg.drawing *", state="attached")
         return page
 
     yield open_one
@@ -64,6 +70,10 @@ def open_page(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]
         context.close()
     assert complaints == []
     assert set(addresses) == {path.as_uri()}
+
+
+def page_of(*traces: Trace) -> str:
+    return make_page("Where the time went", "trace", trace_facts(traces, [], has_spans=True))
 
 
 def labels(page: Page) -> list[str]:
@@ -76,7 +86,7 @@ def selected(page: Page) -> str:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_task_is_drawn(open_page: Callable[..., Page], scheme: str) -> None:
-    page = open_page([agent_trace("Which region sold most?")], color_scheme=scheme)
+    page = open_page(page_of(agent_trace("Which region sold most?")), color_scheme=scheme)
     assert labels(page)[:4] == ["task Which region sold most?", "turn 1", "model m", "queue"]
     assert len(labels(page)) == 17
     assert page.locator("#groups li").all_inner_texts()[0].split("\n")[:3] == ["model", "0.88 s", "44 %"]
@@ -91,11 +101,11 @@ def test_a_task_is_drawn(open_page: Callable[..., Page], scheme: str) -> None:
     }
     assert widths["sandbox"] == pytest.approx(9.4 * widths["wait"], rel=0.02)
     if SCREENSHOT is not None:
-        page.screenshot(path=SCREENSHOT.replace(".png", f"-{scheme}.png"))
+        page.screenshot(path=SCREENSHOT.replace(".png", f"-trace-{scheme}.png"))
 
 
 def test_the_keyboard_reaches_everything(open_page: Callable[..., Page]) -> None:
-    page = open_page([agent_trace()])
+    page = open_page(page_of(agent_trace()))
     tree = page.locator("#waterfall")
     tree.focus()
     page.keyboard.press("ArrowDown")
@@ -125,7 +135,7 @@ def test_the_keyboard_reaches_everything(open_page: Callable[..., Page]) -> None
 
 
 def test_dragging_zooms_and_hovering_tells(open_page: Callable[..., Page]) -> None:
-    page = open_page([agent_trace()])
+    page = open_page(page_of(agent_trace()))
     box = page.locator(".row.kind-queue .bar").first.bounding_box()
     assert box is not None
     page.mouse.move(box["x"], box["y"] + 5)
@@ -139,7 +149,7 @@ def test_dragging_zooms_and_hovering_tells(open_page: Callable[..., Page]) -> No
 
 
 def test_tasks_are_chosen(open_page: Callable[..., Page]) -> None:
-    page = open_page([agent_trace("first"), new_trace(500, "second")])
+    page = open_page(page_of(agent_trace("first"), new_trace(500, "second")))
     assert page.locator("#scope").inner_text() == "All 2 tasks"
     assert page.locator("#total").inner_text() == "2.50 s"
     page.get_by_label("second").check()
@@ -152,7 +162,7 @@ def test_tasks_are_chosen(open_page: Callable[..., Page]) -> None:
 def test_hostile_text_is_shown_as_it_is(open_page: Callable[..., Page]) -> None:
     trace = new_trace(100, HOSTILE)
     add(trace, "tool", 0, 50, HOSTILE).attributes.update(arguments=HOSTILE * 3, **{HOSTILE: "x"})
-    page = open_page([trace])
+    page = open_page(page_of(trace))
     assert labels(page) == [f"task {HOSTILE}", f"tool {HOSTILE}"]
     page.locator("#waterfall").focus()
     page.keyboard.press("End")
@@ -166,9 +176,80 @@ def test_a_big_trace_begins_closed(open_page: Callable[..., Page]) -> None:
         around = add(trace, "turn", 100 * turn, 100 * turn + 100, str(turn))
         for step in range(50):
             add(around, "tool", 100 * turn + step, 100 * turn + step + 1)
-    page = open_page([trace])
+    page = open_page(page_of(trace))
     assert len(labels(page)) == 101
     page.locator("#waterfall").focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
     assert len(labels(page)) == 151
+
+
+SAMPLE = Path(__file__).parents[1] / "engine" / "profiles" / "smollm2.json"
+
+
+def profile_page(**changes: Any) -> str:
+    """The page of a real profile, beside one whose rates are a fifth lower."""
+    record = replace(read_record(SAMPLE), **changes)
+    cells = tuple(replace(cell, rates=tuple(0.8 * rate for rate in cell.rates)) for cell in record.cells)
+    old = replace(record, cells=cells)
+    return make_page("A profile", "profile", profile_facts(record, "MODEL", compare(old, record), old))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_profile_is_drawn(open_page: Callable[..., Page], scheme: str) -> None:
+    page = open_page(profile_page(), color_scheme=scheme)
+    cells = page.locator("#cells label").all_inner_texts()
+    assert [cell.strip() for cell in cells][::5] == ["prompt of 128", "decode, 16 streams"]
+    assert "DRAM-bound: 25.8 GB/s are 46%" in page.locator("#verdict").inner_text()
+    assert page.locator("#roofline circle.cell").count() == 6
+    assert page.locator("#roofline circle:not(.cell)").count() == 6
+    assert "memory, 55.7 GB/s" in page.locator("#roofline text").all_text_contents()
+    assert page.locator("#operators tr").count() == 12
+    assert page.locator("#steps rect.step").count() == 942
+    assert page.locator("#steps line.sample").count() == 4
+    assert page.locator("#changes .faster").count() == 12
+    assert "no performance counters" in page.locator("#uncounted").inner_text()
+    if SCREENSHOT is not None:
+        page.screenshot(path=SCREENSHOT.replace(".png", f"-profile-{scheme}.png"))
+
+
+def test_points_lie_under_the_roof_where_they_were_measured(open_page: Callable[..., Page]) -> None:
+    page = open_page(profile_page())
+    page.get_by_label("prompt of 512").first.check()
+    record = read_record(SAMPLE)
+    cell = record.cells[1]
+    roof, ring = (page.locator(f"#roofline {name}").first for name in ("path.roof", "circle.cell.selected"))
+    assert "prompt of 512: 4,169 tokens per second" in (ring.get_attribute("aria-label") or "")
+    # The int8 ceiling and the ring are as far apart as their rates, on the scale of the axis.
+    ticks = [page.locator("#roofline line.grid").nth(index).get_attribute("y1") for index in range(-2, 0)]
+    decade = abs(float(ticks[0] or 0) - float(ticks[1] or 0))
+    ceiling = float((page.locator("#roofline path.roof").nth(1).get_attribute("d") or "").split("L")[0].split(" ")[1])
+    below = float(ring.get_attribute("cy") or 0) - ceiling
+    rate = cell.num_ops / cell.pass_seconds
+    assert below / decade == pytest.approx(math.log10(cell.limits.int8_ops / rate), abs=0.01)
+    assert roof.count() == 1
+
+
+def test_cells_are_chosen_with_the_keyboard(open_page: Callable[..., Page]) -> None:
+    page = open_page(profile_page())
+    page.get_by_label("prompt of 128").first.focus()
+    page.keyboard.press("Space")
+    assert page.locator("#detail h3").inner_text() == "prompt of 128"
+    assert "compute-bound" in page.locator("#verdict").inner_text()
+    ring = page.get_by_role("button", name="decode, 1 stream:")
+    ring.focus()
+    page.keyboard.press("Enter")
+    assert page.locator("#detail h3").inner_text() == "decode, 1 stream"
+    page.locator("#roofline circle:not(.cell)").first.focus()
+    assert page.locator("#detail dt").all_inner_texts()[:2] == ["a pass", "of the pass"]
+
+
+def test_a_profile_without_limits_or_steps_is_drawn(open_page: Callable[..., Page]) -> None:
+    record = read_record(SAMPLE)
+    unknown = Limits(2, 0.0, None, 0.0, 0.0, "ref")
+    cells = tuple(replace(cell, limits=unknown, verdict=None, steps=()) for cell in record.cells)
+    page = open_page(profile_page(cells=cells, model=replace(record.model, name=HOSTILE)))
+    assert HOSTILE in page.locator("h1").inner_text()
+    assert page.locator("img, b").count() == 0
+    assert "not known" in page.locator("#verdict").inner_text()
+    assert page.locator("#roofline path.roof").count() == 0

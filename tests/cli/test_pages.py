@@ -1,4 +1,4 @@
-"""The page of `treadle trace --html`: one file that needs nothing else, in which text stays text."""
+"""The pages of `treadle trace` and `treadle profile`: one file that needs nothing else, in which text stays text."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from command import treadle
 from made_traces import agent_trace
 from treadle.cli.page import make_page
 
+SAMPLE = Path(__file__).parents[1] / "engine" / "profiles" / "smollm2.json"
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>&lt;]]>\u2028\x00\x1b\ud800"
 
 
@@ -53,8 +54,24 @@ def read(page: str) -> Elements:
     return elements
 
 
+@pytest.fixture(params=["trace", "profile"])
+def page(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue(f"{request.param}_page"))
+
+
 @pytest.fixture
-def page(tmp_path: Path) -> str:
+def profile_page(tmp_path: Path) -> str:
+    record = json.loads(SAMPLE.read_text())
+    record["model"]["name"] = HOSTILE[:-1]  # a lone surrogate is no JSON of a profile
+    kept, path = tmp_path / "profile.json", tmp_path / "page.html"
+    kept.write_text(json.dumps(record))
+    result = treadle("profile", kept, "--compare", SAMPLE, "--html", path)
+    assert result.code == 0 and f"wrote {path}\n" in result.err and "of limit" in result.out
+    return path.read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def trace_page(tmp_path: Path) -> str:
     traces, path = tmp_path / "run.jsonl", tmp_path / "page.html"
     trace = agent_trace(HOSTILE)
     trace.root.add("tool", HOSTILE, 0, 5, arguments=HOSTILE, **{HOSTILE: 1})
@@ -64,8 +81,28 @@ def page(tmp_path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def test_text_of_models_and_tools_stays_text(page: str) -> None:
-    elements = read(page)
+def test_what_was_measured_is_in_the_page(profile_page: str) -> None:
+    facts = json.loads(read(profile_page).text_of("script")[0])
+    record = json.loads(SAMPLE.read_text())
+    assert [cell["rates"] for cell in facts["cells"]] == [cell["rates"] for cell in record["cells"]]
+    assert {each["derived"]["limit_name"] for cell in facts["cells"] for each in cell["operators"]} == {
+        "",
+        "memory",
+        "int8",
+        "float",
+    }
+    assert facts["model"]["name"] == HOSTILE[:-1]
+    assert [change["outcome"] for change in facts["comparison"]["changes"]] == ["same"] * 6
+    assert facts["comparison"]["warnings"]
+
+
+def test_a_profile_page_that_cannot_be_written_is_refused_before_measuring(tmp_path: Path) -> None:
+    result = treadle("profile", SAMPLE, "--html", tmp_path / "no" / "page.html")
+    assert result.code == 1 and "--html: expected a file in a folder that is there" in result.err
+
+
+def test_text_of_models_and_tools_stays_text(trace_page: str) -> None:
+    elements = read(trace_page)
     assert [tag for tag, _ in elements.found].count("script") == 2
     assert "img" not in [tag for tag, _ in elements.found]
     data, _ = elements.text_of("script")
