@@ -11,6 +11,7 @@ import pytest
 from pydantic import BaseModel, field_validator
 from scripted_engine import Say, ScriptedEngine, call, calls_of, contents, text
 
+from treadle.agents.budget import Budget
 from treadle.agents.events import CallBegan, CallEnded, ReasoningPiece, RunEnded, TextPiece, TurnBegan, Warned
 from treadle.agents.function_tool import tool
 from treadle.agents.loop import Agent
@@ -348,21 +349,20 @@ class TestCircles:
     def test_the_same_call_is_warned_of_then_ended(self) -> None:
         result, weather, engine = self.asked(call("get_weather", RAIN))
         assert result.end == "loop"
-        assert len(weather.asked) == 5
-        assert ["made this call before" in (contents(each, "tool") or [""])[-1] for each in engine.asked] == [
-            False
-        ] * 3 + [True] + [False] * 2
+        assert len(weather.asked) == 4
+        warned = ["made this call before" in (contents(each, "tool") or [""])[-1] for each in engine.asked]
+        assert warned == [False, False, True, False, False]
         assert engine.asked[-1].choice == "none"
 
     def test_other_spellings_are_the_same_call(self) -> None:
         spellings = ['{"city": "x", "days": 1}', '{"days":1,"city":"x"}', '{ "days" : 1, "city" : "x" }']
         result, weather, _ = self.asked(*(call("get_weather", spellings[index % 3]) for index in range(9)))
-        assert (result.end, len(weather.asked)) == ("loop", 5)
+        assert (result.end, len(weather.asked)) == ("loop", 4)
 
     def test_two_calls_in_turns(self) -> None:
         script = [call("get_weather", json.dumps({"city": city})) for city in "abababababab"]
         result, weather, _ = self.asked(*script)
-        assert (result.end, len(weather.asked)) == ("loop", 6)
+        assert (result.end, len(weather.asked)) == ("loop", 5)
 
     def test_polling_is_bounded_by_turns_alone(self) -> None:
         result, weather, _ = self.asked(call("get_weather", RAIN), results=tuple(map(str, range(99))))
@@ -377,7 +377,7 @@ class TestCircles:
         for say in (call("get_weather", "{"), call("nothing", "{}"), text("")):
             result, _, engine = self.asked(say)
             assert result.end == "loop"
-            assert len(engine.asked) == 6
+            assert len(engine.asked) == 5
 
 
 class Report(BaseModel):
@@ -440,6 +440,27 @@ class TestStructuredAnswers:
         result = run(ScriptedEngine([text("no"), text("never")]), Weather(), answer_schema=Report)
         assert (result.end, result.data) == ("error", None)
         assert "no answer of the form" in str(result.error)
+
+
+class TestForcedCalls:
+    def test_each_answer_must_be_one_call(self) -> None:
+        engine = ScriptedEngine([call("get_weather", RAIN), call("final_answer", '{"answer": "It rains."}')])
+        result = run(engine, Weather(), forces_calls=True)
+        assert (result.answer, result.data, result.end) == ("It rains.", None, "answered")
+        assert [(each.choice, each.function) for each in engine.asked] == [("required", None)] * 2
+        assert [each["function"]["name"] for each in engine.asked[0].tools] == ["get_weather", "final_answer"]
+        assert "call final_answer" in contents(engine.asked[0], "system")[0]
+
+    def test_the_closing_answer_is_one_too(self) -> None:
+        engine = ScriptedEngine([call("get_weather", RAIN), call("final_answer", '{"answer": "It rains."}')])
+        result = run(engine, Weather(), forces_calls=True, budget=Budget(max_turns=2))
+        assert (result.answer, result.end) == ("It rains.", "turns")
+        assert engine.asked[-1].function == "final_answer"
+
+    def test_without_tools_there_is_nothing_to_call(self) -> None:
+        engine = ScriptedEngine([text("ok")])
+        assert run(engine, forces_calls=True).answer == "ok"
+        assert engine.asked[0].tools == ()
 
 
 def test_errors_of_the_engine_end_the_run_and_keep_what_was_said() -> None:

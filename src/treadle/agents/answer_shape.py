@@ -55,14 +55,24 @@ class AnswerShape:
                 **definitions,
             }
         self.spec = ToolSpec(ANSWER_TOOL, _DESCRIPTION, parameters, is_read_only=True)
+        self._is_text = False
+
+    @classmethod
+    def of_text(cls) -> AnswerShape:
+        """Return the form of an answer in plain words, which is text and no data."""
+        shape = cls({"type": "string", "description": "The answer, in plain words."})
+        shape._is_text = True
+        return shape
 
     def read(self, arguments: Mapping[str, Any]) -> tuple[str, Any]:
-        """Return the answer as JSON text and as data.
+        """Return the answer as JSON text and as data; one in plain words as it is, and no data.
 
         Raises:
             ToolError: The model class refuses it for what no schema says.
         """
         value = arguments["answer"] if self._is_wrapped else dict(arguments)
+        if self._is_text:
+            return str(value), None
         text = json.dumps(value, ensure_ascii=False)
         if self._model is None:
             return text, value

@@ -17,7 +17,7 @@ from treadle.agents.events import AgentEvent, RunEnded
 from treadle.agents.function_tool import FunctionTool, check_name
 from treadle.agents.gate import OpenGate, ToolGate
 from treadle.agents.history import History
-from treadle.agents.instructions import ANSWER_HINT, DEFAULT_INSTRUCTIONS
+from treadle.agents.instructions import default_instructions
 from treadle.agents.result import AgentResult
 from treadle.agents.run import Run, Setup
 from treadle.agents.tool import Tool
@@ -58,6 +58,8 @@ class Agent:
         prices: What tokens cost, for the budget and the account; by default nothing.
         max_result_chars: What the model is shown of a tool's result at most; the middle of longer ones is left out.
         priority: Of the requests to the engine, "interactive" or "batch".
+        forces_calls: Whether each answer must be a call, token by token, and the final answer one as well. That is for
+            models that write calls wrongly; one that reasons cannot do so then.
 
     Raises:
         UsageError: A tool, a name, the schema or a setting is wrong.
@@ -78,6 +80,7 @@ class Agent:
         prices: Prices | None = None,
         max_result_chars: int = _MAX_RESULT_CHARS,
         priority: Priority = "interactive",
+        forces_calls: bool = False,
     ) -> None:
         params = params or _PARAMS
         if params.form is not None or params.n != 1:
@@ -88,12 +91,14 @@ class Agent:
         if max_result_chars < 1:
             raise UsageError(f"max_result_chars: expected 1 at least, found {max_result_chars}")
         shape = None if answer_schema is None else AnswerShape(answer_schema)
+        if shape is None and forces_calls and tools:
+            shape = AnswerShape.of_text()
         by_name = _by_name([_as_tool(each, gate or OpenGate()) for each in tools], has_shape=shape is not None)
         trace_path = None if trace is None else Path(trace)
-        self._setup = Setup(engine, by_name, params, priority, shape, max_result_chars, trace_path)
-        self._instructions = DEFAULT_INSTRUCTIONS if instructions is None else instructions
-        if shape is not None and instructions is None:
-            self._instructions = f"{DEFAULT_INSTRUCTIONS}\n{ANSWER_HINT}"
+        self._setup = Setup(engine, by_name, params, priority, shape, max_result_chars, trace_path, forces_calls)
+        if instructions is None:
+            instructions = default_instructions(ends_with_call=shape is not None)
+        self._instructions = instructions
         self._budget = budget or Budget()
         self._prices = prices or Prices()
         self._transcript = None if transcript is None else Path(transcript)

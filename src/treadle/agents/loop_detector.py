@@ -13,17 +13,17 @@ __all__ = ["LoopDetector", "Verdict"]
 
 Verdict = Literal["fine", "warn", "stop"]
 
-_WARN_AFTER = 2
-_STOP_AFTER = 4
+_WARN_AFTER = 1
+_STOP_AFTER = 3
 
 
 class LoopDetector:
     """Counts turns that brought nothing new.
 
-    A turn brings nothing new if each of its calls was made before, with the same result. Two such turns in a row are a
-    reason to warn, four to stop: a call that is made again and again is warned of the third time and stopped the fifth.
-    A cycle of several calls counts from its second round on. A call whose result changes is always new, and so is one
-    that is repeated between new ones, such as the tests that a model runs after each of its changes.
+    A turn brings nothing new if each of its calls was made before, with the same result. One such turn is a reason to
+    warn, three in a row are one to stop: a call that is made again and again is warned of the second time and stopped
+    the fourth. A cycle of several calls counts from its second round on. A call whose result changes is always new, and
+    so is one that is repeated between new ones, such as the tests that a model runs after each of its changes.
     """
 
     def __init__(self) -> None:

@@ -52,6 +52,7 @@ class Setup:
     shape: AnswerShape | None
     max_result_chars: int
     trace_path: Path | None = None
+    forces_calls: bool = False
 
 
 @dataclass(frozen=True)
@@ -263,6 +264,8 @@ class Run:
             return Conversation(messages, definitions, "required", ANSWER_TOOL, is_parallel=False)
         if is_closing or not definitions:
             return Conversation(messages, choice="none")
+        if self._setup.forces_calls:
+            return Conversation(messages, definitions, "required", is_parallel=False)
         return Conversation(messages, definitions)
 
     async def _warn(self, text: str) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from treadle.agents.co_schedule import CoSchedule
 from treadle.agents.events import RunEnded
 from treadle.agents.gate import OpenGate, ToolGate, Work
-from treadle.agents.instructions import DEFAULT_INSTRUCTIONS
+from treadle.agents.instructions import default_instructions
 from treadle.agents.loop import Agent
 from treadle.agents.tools.choice import Toolbox, ToolboxSettings
 from treadle.cli.agent_progress import Progress
@@ -114,5 +114,5 @@ def _make_agent(order: AgentOrder, engine: AsyncEngine, tools: Sequence[Tool], g
         return Agent.resume(order.resume, engine, tools, **settings)
     instructions = order.system
     if instructions is None and order.schema is None and order.toolbox.kinds:
-        instructions = f"{DEFAULT_INSTRUCTIONS}\n{_WORKSPACE_NOTE}"
+        instructions = f"{default_instructions()}\n{_WORKSPACE_NOTE}"
     return Agent(engine, tools, instructions=instructions, transcript=order.transcript, **settings)
