@@ -126,7 +126,7 @@ def test_formats_that_take_more_instructions_are_slower_where_compute_counts() -
     for quant in ("Q4_0", "Q8_0"):
         model = outline("qwen2.5:1.5b", quant)
         rates.append(predict(model, memory(model), Roofline(speed)).prompt_rate or 0.0)
-    assert rates[0] > 1.5 * rates[1]
+    assert rates[0] > 1.3 * rates[1]
 
 
 @pytest.mark.usefixtures("_measured")

@@ -29,15 +29,15 @@ _NUM_MEASUREMENTS = 5
 # of 98 MB to 1.1 GB; `benchmarks/prediction.py` shows how far predictions are off elsewhere.
 READ_REACH = 0.82
 # By kernel table; those of Arm were not fitted.
-_INT8_REACH = {"avx512_vnni": 0.61, "avx2_vnni": 0.53, "avx2": 0.56, "ref": 0.056}
+_INT8_REACH = {"avx512_vnni": 0.61, "avx2_vnni": 0.53, "avx2": 0.54, "ref": 0.056}
 _OTHER_INT8_REACH = 0.55
 _FLOAT_REACH = {"avx512_vnni": 0.8}
 _OTHER_FLOAT_REACH = 0.7
 # Instructions per product in relation to four-bit weights, without an instruction that adds up in 32 bits.
 _INSTRUCTION_COSTS: Mapping[str, Mapping[str, float]] = {
-    "avx2": dict.fromkeys(("Q5_0", "Q5_1", "Q5_K", "MXFP4"), 1.125)
-    | {"Q6_K": 1.25}
-    | dict.fromkeys(("Q8_0", "IQ4_NL", "IQ4_XS"), 2.0)
+    "avx2": dict.fromkeys(("Q5_0", "Q5_1", "Q5_K", "MXFP4"), 1.2)
+    | {"Q6_K": 1.25, "Q8_0": 1.6}
+    | dict.fromkeys(("IQ4_NL", "IQ4_XS"), 1.9)
 }
 # Reading and computing overlap, and hold each other up where both take about as long: a power mean of the two.
 _BLEND = 4
