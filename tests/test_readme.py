@@ -96,6 +96,8 @@ def test_python_block(block: str, shell: dict[str, str], tmp_path: Path, request
     run = subprocess.run(
         [sys.executable, script], env=shell, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
+    if "SandboxUnavailableError" in run.stderr:
+        pytest.skip(f"no sandbox on this machine: {run.stderr.splitlines()[-1]}")
     assert run.returncode == 0, run.stderr
     assert run.stderr == ""
 

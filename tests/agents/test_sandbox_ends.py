@@ -38,7 +38,7 @@ def running_in(folder: Path) -> list[str]:
     found = []
     for process in Path("/proc").iterdir():
         try:
-            if process.name.isdigit() and (process / "cwd").resolve() == folder and "Z" not in state(process):
+            if process.name.isdigit() and (process / "cwd").samefile(folder) and "Z" not in state(process):
                 found.append((process / "cmdline").read_text())
         except OSError:
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -12,6 +13,8 @@ import pytest
 
 import treadle
 from oracles.tiny_model import TinyModel
+from treadle.agents.sandbox import Sandbox
+from treadle.errors import SandboxUnavailableError
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -209,3 +212,17 @@ def test_accounting_reports_shares_and_coverage(tmp_path: Path) -> None:
     assert 0 < report["coverage"] <= 1
     assert run.stdout.count("kept: ") + run.stdout.count("MISSED: ") == 2
     assert (tmp_path / "t.jsonl").read_text().count('"kind": "tool"') == 2
+
+
+@pytest.mark.slow
+def test_calls_in_the_sandbox_are_measured() -> None:
+    try:
+        asyncio.run(open_and_close())
+    except SandboxUnavailableError as error:
+        pytest.skip(f"no sandbox on this machine: {error}")
+    run = run_benchmark("sandbox.py", "--calls", "30", "--flood-seconds", "1", may_miss=True)
+    assert "after 30 calls there are more: 0 processes, 0 children, 0 mounts" in run.stdout
+
+
+async def open_and_close() -> None:
+    await (await Sandbox.open()).close()

@@ -75,7 +75,7 @@ def agent(
         bool, _tools("--allow-private", help="Let names of allowed hosts lead into the own network.")
     ] = False,
     unsafe_no_sandbox: Annotated[
-        bool, _tools("--unsafe-no-sandbox", help="Run code as this user if the machine has no sandbox.")
+        bool, _tools("--unsafe-no-sandbox", help="Run code without a sandbox, with all that you may do.")
     ] = False,
     max_turns: Annotated[int, _budget("--max-turns", help="Most answers of the model.")] = 20,
     max_tokens: Annotated[int, _budget("--max-tokens", help="Most tokens that the model reads and writes.")] = 50_000,
