@@ -93,22 +93,11 @@ def test_version_2_says_what_was_used(tmp_path: Path) -> None:
     own = v2_group(tmp_path, "app", enabled="memory pids")
     group = created(tmp_path)
     folder = own / f"{group_prefix(tmp_path, pid=PID)}call"
-    assert (group.peak_bytes, group.cpu_seconds, group.was_oom, group.was_refused_processes) == (
-        None,
-        None,
-        False,
-        False,
-    )
+    assert (group.peak_bytes, group.cpu_seconds, group.was_oom) == (None, None, False)
     write(folder / "memory.peak", "123456\n")
     write(folder / "cpu.stat", "usage_usec 2500000\nuser_usec 2000000\n")
     write(folder / "memory.events", "low 0\nmax 9\noom 1\noom_kill 1\n")
-    write(folder / "pids.events", "max 3\n")
-    assert (group.peak_bytes, group.cpu_seconds, group.was_oom, group.was_refused_processes) == (
-        123456,
-        2.5,
-        True,
-        True,
-    )
+    assert (group.peak_bytes, group.cpu_seconds, group.was_oom) == (123456, 2.5, True)
 
 
 def pass_on(path: Path, text: str) -> None:
@@ -275,7 +264,7 @@ def test_memory_is_bounded_together_and_the_kill_is_told_apart(group: CallGroup)
 def test_a_small_program_is_not_out_of_memory_and_its_cpu_time_is_counted(group: CallGroup) -> None:
     held = Held(group, [sys.executable, "-c", "sum(range(3_000_000))"])
     held.run()
-    assert (held.process.returncode, group.was_oom, group.was_refused_processes) == (0, False, False)
+    assert (held.process.returncode, group.was_oom) == (0, False)
     used = group.cpu_seconds
     assert used is None or used > 0.01
 
@@ -298,7 +287,6 @@ except BlockingIOError:
     held.process.stdin.flush()  # type: ignore[union-attr]
     made = int(held.process.stdout.readline())  # type: ignore[union-attr]
     assert made == LIMITS.num_processes + cgroups.NUM_KEEPERS - 1
-    assert group.was_refused_processes
     group.kill()
     held.process.communicate(timeout=300)
     until(lambda: not group.pids())

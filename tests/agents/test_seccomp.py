@@ -247,7 +247,9 @@ PROBES = r"""
 import ctypes, errno, os, signal, socket, subprocess, sys, threading
 from treadle.agents.sandbox import seccomp
 from treadle.agents.sandbox.syscalls import MACHINES, SYSCALLS
-seccomp.install(seccomp.program())
+from treadle.agents.sandbox.inside.nursery import drop_rights, install_filter
+drop_rights()
+install_filter(seccomp.program())
 libc = ctypes.CDLL(None, use_errno=True)
 
 def raises(call, *arguments):
@@ -300,10 +302,12 @@ def test_the_32_bit_entry_kills(tmp_path: Path) -> None:
     source = """
 import ctypes, mmap
 from treadle.agents.sandbox import seccomp
+from treadle.agents.sandbox.inside.nursery import drop_rights, install_filter
 code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
 code.write(bytes.fromhex("b814000000" "cd80" "c3"))  # mov eax, getpid; int 0x80; ret
 function = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))
-seccomp.install(seccomp.program())
+drop_rights()
+install_filter(seccomp.program())
 function()
 print("survived")
 """

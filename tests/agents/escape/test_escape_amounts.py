@@ -10,6 +10,7 @@ import pytest
 from host import Host
 from prison import Prison
 
+from treadle.agents.sandbox import cgroups
 from treadle.agents.sandbox.limits import SandboxLimits
 from treadle.agents.sandbox.outcome import Outcome
 from treadle.agents.sandbox.sandbox import Sandbox
@@ -79,7 +80,8 @@ def test_memory_is_refused_or_costs_the_call(attempt: Attempt, small: SandboxLim
     outcome = attempt(MEMORY[kind], small)
     assert (outcome.status, outcome.exit_code) != ("exited", 0)
     assert outcome.status in ("memory", "exited", "signaled")
-    assert outcome.peak_bytes is None or outcome.peak_bytes <= 128 * MB
+    if cgroups.why_not() is None:
+        assert outcome.peak_bytes is None or outcome.peak_bytes <= 128 * MB
 
 
 def test_a_file_has_an_end(prison: Prison, small: SandboxLimits) -> None:
@@ -216,5 +218,5 @@ except OSError:
         finally:
             await sandbox.close()
 
-    assert asyncio.run(use()).status == "exited"
+    assert asyncio.run(use()).status in ("exited", "disk")  # what cannot be looked through counts as too much
     assert list(host.temporary.iterdir()) == []

@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -83,15 +83,10 @@ class CallGroup:
         """What is bounded or counted: "pids" always, "memory", "cpu", "cpuset" where the system has them."""
         return frozenset(self._folders) - {UNIFIED}
 
-    @property
-    def procs_files(self) -> Sequence[Path]:
-        """Where a process joins by writing "0", which a launcher can do before it runs the program."""
-        return [folder / "cgroup.procs" for folder in self._distinct()]
-
     def add(self, pid: int) -> None:
         """Take a process in; what it has started already stays outside. Raises ProcessLookupError when it has ended."""
-        for path in self.procs_files:
-            path.write_text(str(pid))
+        for folder in self._distinct():
+            (folder / "cgroup.procs").write_text(str(pid))
 
     @property
     def peak_bytes(self) -> int | None:
@@ -113,11 +108,6 @@ class CallGroup:
         """Whether the kernel has killed a process of it for want of memory."""
         name = "memory.events" if self._is_v2 else "memory.oom_control"
         return "memory" in self._folders and _count(self._folders["memory"] / name, "oom_kill") > 0
-
-    @property
-    def was_refused_processes(self) -> bool:
-        """Whether it has tried to have more processes than it may."""
-        return _count(self._folders["pids"] / "pids.events", "max") > 0
 
     def pids(self) -> frozenset[int]:
         """Its processes that have not ended; those which another PID namespace hides are not among them."""

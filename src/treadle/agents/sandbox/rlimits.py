@@ -1,18 +1,17 @@
-"""Holds one process, and what it starts, to the resource limits that every POSIX kernel has.
+"""Says which of the kernel's resource limits hold a process, and what it starts, to the limits of a call.
 
-They count per process, or per user, never per tree; what a tree holds together is counted by ``cgroups``.
+They count per process, or per user, never per tree; what a tree holds together is counted by ``cgroups``. Leaves to
+others: which of them are wanted beside what else bounds the call (``resource_limits``), and setting them (``inside``).
 """
 
 from __future__ import annotations
 
 import math
-import os
-import sys
 from collections.abc import Mapping
 
 from treadle.agents.sandbox.limits import SandboxLimits
 
-__all__ = ["apply", "apply_to", "values"]
+__all__ = ["values"]
 
 # A program that catches SIGXCPU has this long to end.
 CPU_GRACE_SECONDS = 1
@@ -53,38 +52,3 @@ def values(limits: SandboxLimits, *, has_memory_group: bool) -> Mapping[str, tup
 
 def _both(value: int) -> tuple[int, int]:
     return value, value
-
-
-def apply(limits: SandboxLimits, *, has_memory_group: bool = False) -> None:
-    """Set the limits on the calling process, for good: no limit is ever raised, a tighter one stays.
-
-    To be called in a child that has one thread, before it runs what is to be limited. Raises OSError with the name of
-    the limit that the kernel refused.
-    """
-    apply_to(os.getpid(), limits, has_memory_group=has_memory_group)
-
-
-def apply_to(pid: int, limits: SandboxLimits, *, has_memory_group: bool = False) -> None:
-    """The same on another process of this user, which must not have started children yet; they would go without.
-
-    Raises ProcessLookupError when it has ended, OSError as ``apply`` does.
-    """
-    import resource  # noqa: PLC0415 - Windows has none
-
-    for name, (soft, hard) in values(limits, has_memory_group=has_memory_group).items():
-        kind = getattr(resource, f"RLIMIT_{name.upper()}", None)
-        if kind is None:
-            continue  # a limit of Linux only
-        _, before = resource.getrlimit(kind) if pid == os.getpid() else resource.prlimit(pid, kind)
-        ceiling = hard if before == resource.RLIM_INFINITY else min(hard, before)
-        pair = (min(soft, ceiling), ceiling)
-        try:
-            if sys.platform == "linux":
-                resource.prlimit(pid, kind, pair)
-            else:
-                resource.setrlimit(kind, pair)
-        except ProcessLookupError:
-            raise
-        except (OSError, ValueError) as error:
-            number = error.errno if isinstance(error, OSError) else None
-            raise OSError(number, f"the limit {name} of process {pid} cannot be set to {pair}: {error}") from error

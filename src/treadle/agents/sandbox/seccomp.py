@@ -3,13 +3,11 @@
 A deny-list, not an allow-list: the programs are anybody's compilers and interpreters, whose calls change with every
 libc, and what holds them is the namespaces and the missing capabilities; the filter only takes the kernel's rarely
 trodden paths out of reach. Calls younger than this list do not exist for the program, so a new kernel adds no hole.
-Who loads the filter (bubblewrap, or a child through ``install``) is for the modules beside this one.
+Loading the filter is for the modules beside this one.
 """
 
 from __future__ import annotations
 
-import ctypes
-import os
 import platform
 import struct
 import sys
@@ -19,7 +17,7 @@ from errno import EACCES, EAFNOSUPPORT, ENOSYS, EPERM, EPROTONOSUPPORT
 from treadle.agents.sandbox.syscalls import MACHINES, OUTWARD, SYSCALLS
 from treadle.errors import UsageError
 
-__all__ = ["install", "program"]
+__all__ = ["program"]
 
 
 # Their structures lie in memory, where a filter cannot look (clone3: namespaces; openat2: set-user-ID files) or which
@@ -200,25 +198,3 @@ def _fail(errno: int) -> tuple[int, int, int, int]:
 
 def _allow() -> tuple[int, int, int, int]:
     return (RETURN, 0, 0, ALLOWED)
-
-
-def install(filter_program: bytes) -> None:
-    """Puts this process and its coming children under the filter, for good, without new privileges.
-
-    Raises OSError with the kernel's reason.
-    """
-    set_no_new_privileges, set_seccomp, filter_mode = 38, 22, 2  # linux/prctl.h
-    libc = ctypes.CDLL(None, use_errno=True)
-    instructions = ctypes.create_string_buffer(filter_program, len(filter_program))
-
-    class Program(ctypes.Structure):
-        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
-
-    described = Program(len(filter_program) // 8, ctypes.addressof(instructions))
-    for arguments in (
-        (set_no_new_privileges, 1, 0, 0, 0),
-        (set_seccomp, filter_mode, ctypes.addressof(described), 0, 0),
-    ):
-        if libc.prctl(*map(ctypes.c_ulong, arguments)) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, f"the system call filter could not be set: {os.strerror(number)}")
