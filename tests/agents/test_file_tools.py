@@ -166,6 +166,8 @@ def test_a_missing_file_is_answered_with_what_there_is(root: Path, tools: list[L
     text = refusal(tools, "read_file", path="note.txt")
     assert text == "note.txt is not there; in the workspace there is notes.txt, src/"
     assert refusal(tools, "read_file", path="src/x") == "src/x is not there; src is empty"
+    text = refusal(tools, "read_file", path="data/deep/notes.txt")
+    assert text == "data/deep/notes.txt is not there; in the workspace there is notes.txt, src/"
 
 
 def test_writes_whole_files_at_once_and_makes_folders(root: Path, tools: list[LocalTool]) -> None:
@@ -220,7 +222,10 @@ def test_edits_what_is_there_once(root: Path, tools: list[LocalTool]) -> None:
     )
     assert (root / "notes.txt").read_text() == "one\n2\nthree\n"
     text = refusal(tools, "edit_file", path="notes.txt", old_text="  three ", new_text="")
-    assert text.endswith("nothing was changed. The nearest line that it has is:\nthree")
+    assert text.endswith("nothing was changed. What it has is:\none\n2\nthree\n")
+    (root / "long.py").write_text("x = 1\n" * 400 + "    three = 3\n")
+    text = refusal(tools, "edit_file", path="long.py", old_text="three  = 3\n", new_text="")
+    assert text.endswith("nothing was changed. The nearest line that it has is:\n    three = 3")
 
 
 def test_an_edit_that_fits_several_places_changes_nothing(root: Path, tools: list[LocalTool]) -> None:

@@ -20,8 +20,10 @@ import pytest
 from command import TIMEOUT_SECONDS, Result, environment, plain_numbers
 from engine.remote.scripted_engine import CHAT, DONE, Events, delta, models, usage
 from local_server import LocalServer, in_turn, local_server, text_answer
+from treadle.agents.sandbox import Sandbox
 from treadle.agents.trace import Trace
 from treadle.cli.main import main
+from treadle.errors import SandboxUnavailableError
 
 TASK = "How many rows has sales.csv?"
 
@@ -169,7 +171,8 @@ def test_ctrl_c_ends_the_run_with_130_and_keeps_the_transcript(far: LocalServer,
         env=environment(),
     )
     try:
-        assert stuck.started.wait(TIMEOUT_SECONDS)
+        while not stuck.started.wait(0.05):
+            assert process.poll() is None, process.communicate()
         os.kill(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=TIMEOUT_SECONDS)
     finally:
@@ -208,11 +211,12 @@ def test_pages_are_fetched_from_allowed_hosts_only(far: LocalServer, folder: Pat
 def test_code_is_refused_before_the_model_is_asked_where_there_is_no_sandbox(
     far: LocalServer, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", str(folder))
+    async def refuse(**_: object) -> None:
+        raise SandboxUnavailableError("code cannot be isolated: there is nothing", hint="install it")
+
+    monkeypatch.setattr(Sandbox, "open", refuse)
     result = agent(far, folder, TASK, "--tools", "python")
-    assert (result.code, result.out) == (1, "")
-    assert "bwrap" in result.err or "bubblewrap" in result.err
-    assert "hint: " in result.err
+    assert result == Result(1, "", "error: code cannot be isolated: there is nothing\nhint: install it\n")
     assert far.requests == []
 
 
@@ -259,3 +263,28 @@ def test_an_engine_that_fails_ends_the_run_with_its_error(far: LocalServer, fold
     result = agent(far, folder, TASK, *QUIET_TOOLS)
     assert result.code == 1
     assert "out of order" in result.err
+
+
+def test_tools_of_an_mcp_server_are_called(far: LocalServer, folder: Path) -> None:
+    script = Path(__file__).parent.parent / "agents" / "mcp_small_server.py"
+    server = ("--mcp", f"s={sys.executable} {script}", "--mcp-allow", "add", "--tools", "none")
+    far.routes[CHAT] = in_turn(calls("s_add", a=2, b=3), says("Five."))
+    assert agent(far, folder, TASK, *server).out == "Five.\n"
+    assert [tool["function"]["name"] for tool in sent(far, 0)["tools"]] == ["s_add"]
+    assert sent(far, 1)["messages"][-1]["content"] == "5"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--mcp-allow", "add"), "--mcp-allow: there is no server to have tools of"),
+        (("--mcp", "/nothing/here"), "the MCP server here cannot be used"),
+    ],
+)
+def test_servers_that_cannot_be_had_are_refused(
+    far: LocalServer, folder: Path, arguments: tuple[str, ...], problem: str
+) -> None:
+    result = agent(far, folder, TASK, *QUIET_TOOLS, *arguments)
+    assert (result.code, result.out) == (1, "")
+    assert problem in result.err
+    assert not far.bodies

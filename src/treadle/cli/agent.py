@@ -74,6 +74,13 @@ def agent(
     allow_private: Annotated[
         bool, _tools("--allow-private", help="Let names of allowed hosts lead into the own network.")
     ] = False,
+    mcp: Annotated[
+        list[str] | None,
+        _tools("--mcp", help="MCP server, as [NAME=]COMMAND or [NAME=]URL; may be given again."),
+    ] = None,
+    mcp_allow: Annotated[
+        list[str] | None, _tools("--mcp-allow", help="Tool of the MCP servers to have; may be given again; else all.")
+    ] = None,
     unsafe_no_sandbox: Annotated[
         bool, _tools("--unsafe-no-sandbox", help="Run code without a sandbox, with all that you may do.")
     ] = False,
@@ -149,6 +156,8 @@ def agent(
             allow_private=allow_private,
             is_unsafe=unsafe_no_sandbox,
         ),
+        servers=tuple(mcp or ()),
+        server_tools=None if mcp_allow is None else frozenset(mcp_allow),
         policy="fixed" if policy == "fixed" else "adaptive",
         budget=Budget(max_turns, max_tokens, max_seconds, max_tool_seconds),
         params=SamplingParams(max_tokens=max_answer_tokens, temperature=temperature, seed=seed),

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from treadle.agents.co_schedule import CoSchedule
 from treadle.agents.events import RunEnded
 from treadle.agents.gate import OpenGate, ToolGate, Work
-from treadle.agents.instructions import default_instructions
 from treadle.agents.loop import Agent
+from treadle.agents.mcp_client import McpServer
 from treadle.agents.tools.choice import Toolbox, ToolboxSettings
 from treadle.cli.agent_progress import Progress
 from treadle.cli.console import console
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["AgentOrder", "run_agent"]
 
-_WORKSPACE_NOTE = "Files are in the workspace; paths are relative to it."
-
 
 @dataclass(frozen=True)
 class AgentOrder:
@@ -45,6 +43,8 @@ class AgentOrder:
     default_model: str
     load: LoadOptions
     toolbox: ToolboxSettings
+    servers: Sequence[str]
+    server_tools: frozenset[str] | None
     policy: Literal["adaptive", "fixed"]
     budget: Budget
     params: SamplingParams
@@ -100,7 +100,27 @@ async def _open_tools(order: AgentOrder, gate: ToolGate, stack: AsyncExitStack) 
             console.detail(f"sandbox: {layer}")
         if order.toolbox.is_unsafe:
             console.warn("--unsafe-no-sandbox: code of the model may do all that you may")
-    return list(toolbox.tools)
+    return [*toolbox.tools, *await _open_servers(order, gate, stack, {tool.spec.name for tool in toolbox.tools})]
+
+
+async def _open_servers(order: AgentOrder, gate: ToolGate, stack: AsyncExitStack, taken: set[str]) -> list[Tool]:
+    """Start the MCP servers, and see that each tool that was allowed is there."""
+    if order.server_tools is not None and not order.servers:
+        raise UsageError("--mcp-allow: there is no server to have tools of", hint="name one with --mcp")
+    tools: list[Tool] = []
+    for address in order.servers:
+        server = await McpServer.open(address, allowed=order.server_tools, gate=gate, taken=taken)
+        stack.push_async_callback(server.close)
+        for note in server.notes:
+            console.warn(note)
+        names = [tool.spec.name for tool in server.tools]
+        console.detail(f"MCP server {server.name}: {', '.join(names) or 'no tools'}")
+        taken |= set(names)
+        tools += server.tools
+    for name in order.server_tools or ():
+        if not any(tool.spec.name == name or tool.spec.name.endswith(f"_{name}") for tool in tools):
+            raise UsageError(f"--mcp-allow {name}: no server has such a tool")
+    return tools
 
 
 def _make_agent(order: AgentOrder, engine: AsyncEngine, tools: Sequence[Tool], gate: ToolGate) -> Agent:
@@ -112,7 +132,4 @@ def _make_agent(order: AgentOrder, engine: AsyncEngine, tools: Sequence[Tool], g
     }
     if order.resume is not None:
         return Agent.resume(order.resume, engine, tools, **settings)
-    instructions = order.system
-    if instructions is None and order.schema is None and order.toolbox.kinds:
-        instructions = f"{default_instructions()}\n{_WORKSPACE_NOTE}"
-    return Agent(engine, tools, instructions=instructions, transcript=order.transcript, **settings)
+    return Agent(engine, tools, instructions=order.system, transcript=order.transcript, **settings)

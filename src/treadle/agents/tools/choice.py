@@ -39,7 +39,7 @@ class ToolboxSettings:
         allowed_hosts: What ``fetch`` may ask, see ``AllowList``.
         allow_private: Whether names of hosts may lead to addresses of the own network.
         limits: What one piece of code may use.
-        is_unsafe: Run code without a sandbox, as this user, where none can be had.
+        is_unsafe: Run code as this user, without any isolation.
     """
 
     kinds: Sequence[str] = ("files", "query", "python")

@@ -23,7 +23,8 @@ __all__ = ["file_tools"]
 _MAX_READ_BYTES, _MAX_WRITE_BYTES = 16 << 20, 1 << 20
 _MAX_LISTED = 200
 _MAX_PATTERN_CHARS = 1000
-_PATH = {"type": "string", "description": "Path relative to the workspace, such as 'notes/plan.txt'."}
+_MAX_SHOWN_WHOLE = 1500
+_PATH = {"type": "string", "description": "Path of the file, relative to the workspace."}
 _FOLDER = {"type": "string", "description": "Folder relative to the workspace; by default all of it.", "default": "."}
 _SEARCH_WORK = "treadle.agents.tools.search_work"
 
@@ -224,7 +225,9 @@ def _line_numbers(text: str, old: str) -> str:
 
 
 def _nearest(text: str, old: str) -> str:
-    """Show the line of a file that is most like the first one of a text that is not in it."""
+    """Show what a file has instead of a text: all of a short one, else the line that is most like the first one."""
+    if len(text) <= _MAX_SHOWN_WHOLE:
+        return f". What it has is:\n{text}" if text else "; it is empty"
     wanted = next((line for line in old.split("\n") if line.strip()), "")
     lines = text.split("\n")[:2000]
     alike = difflib.get_close_matches(wanted.strip()[:200], [line.strip()[:200] for line in lines], 1, cutoff=0.6)

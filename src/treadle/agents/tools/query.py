@@ -27,7 +27,7 @@ _TABLE = ToolSpec(
     "Ask a table file (CSV, TSV, JSON lines) with a SQLite SELECT. The table is named data; files beside it are tables "
     "by their names. Without sql it shows the columns and the first rows: look at them first.",
     parameters(
-        {"file": {"type": "string", "description": "Path of the file, such as 'sales.csv'."}},
+        {"file": {"type": "string", "description": "Path of the file, relative to the workspace."}},
         {
             "sql": {
                 "type": "string",
@@ -41,7 +41,7 @@ _JSON = ToolSpec(
     "query_json",
     "Look into a JSON file with a JMESPath. Without path it shows what is in the file: look at that first.",
     parameters(
-        {"file": {"type": "string", "description": "Path of the file, such as 'config.json'."}},
+        {"file": {"type": "string", "description": "Path of the file, relative to the workspace."}},
         {"path": {"type": "string", "description": "Such as: users[0].name, or length(users), or users[*].email"}},
     ),
     is_read_only=True,

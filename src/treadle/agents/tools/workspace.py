@@ -26,6 +26,7 @@ _SANDBOX_ROOT = "/workspace"
 _MAX_PATH_CHARS, _MAX_NAME_BYTES = 1024, 255
 _MAX_LISTED_NAMES = 10_000
 _NUM_NEAR_NAMES = 8
+_MAX_COMPARED_NAMES = 1000
 _NEW_FILE_MODE, _NEW_FOLDER_MODE = 0o666, 0o777
 
 
@@ -219,16 +220,25 @@ class Workspace:
         return ToolError(f"{path} cannot be {verb}: {error.strerror}")
 
     def _near(self, names: Sequence[str]) -> str:
-        """Name what is there instead, what sounds alike first."""
-        try:
-            there = [entry.names[-1] + "/" * entry.is_folder for entry in self.entries(names[:-1])]
-        except ToolError:
-            return ""
-        alike = difflib.get_close_matches(names[-1], there[:_MAX_PATH_CHARS], _NUM_NEAR_NAMES, cutoff=0.5)
+        """Name what is there instead, in the nearest folder that is, and what sounds alike first."""
+        depth = len(names) - 1
+        there = self._names_in(names[:depth])
+        while there is None and depth > 0:
+            depth -= 1
+            there = self._names_in(names[:depth])
+        where = _joined(names[:depth])
+        if not there:
+            return f"; {where} is empty"
+        alike = difflib.get_close_matches(names[-1], there[:_MAX_COMPARED_NAMES], _NUM_NEAR_NAMES, cutoff=0.5)
         listed = list(dict.fromkeys([*alike, *there]))[:_NUM_NEAR_NAMES]
         more = ", ..." if len(there) > len(listed) else ""
-        where = _joined(names[:-1]) if len(names) > 1 else "the workspace"
-        return f"; in {where} there is {', '.join(map(shown, listed))}{more}" if listed else f"; {where} is empty"
+        return f"; in {where} there is {', '.join(map(shown, listed))}{more}"
+
+    def _names_in(self, names: Sequence[str]) -> list[str] | None:
+        try:
+            return [entry.names[-1] + "/" * entry.is_folder for entry in self.entries(names)]
+        except ToolError:
+            return None
 
 
 def shown(name: str) -> str:
