@@ -67,6 +67,8 @@ def test_lists_and_calls_the_tools_of_a_server() -> None:
         assert not server.tools[1].spec.is_read_only
         assert await call(server, "small_add", a=2, b=3) == ToolResult("5")
         assert await call(server, "small_echo", text="é\n") == ToolResult("é\n")
+        while "ready to serve" not in server.log:
+            await asyncio.sleep(0)
         failed = await call(server, "small_fail")
         assert failed.is_error
         assert "fail" in failed.text
@@ -75,7 +77,6 @@ def test_lists_and_calls_the_tools_of_a_server() -> None:
         assert "[cut: the first 8,000 of 100,000 characters]" in long.text
         together = await asyncio.gather(*(call(server, "small_add", a=number, b=1) for number in range(20)))
         assert [result.text for result in together] == [str(number + 1) for number in range(20)]
-        assert "ready to serve" in server.log
 
     with_server(test)
 
