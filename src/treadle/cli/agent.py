@@ -165,6 +165,7 @@ def agent(
         schema=None if answer_schema is None else _read_schema(answer_schema),
         transcript=transcript,
         resume=resume,
+        trace=trace,
     )
     try:
         result, name = asyncio.run(run_agent(order))
@@ -172,7 +173,7 @@ def agent(
         if kept := transcript or resume:
             console.note(f"stopped; `treadle agent --resume {kept}` with the same options goes on")
         raise
-    _tell(result, name, trace, as_json=as_json)
+    _tell(result, name, as_json=as_json)
     if result.error is not None:
         raise result.error
     if result.end != "answered":
@@ -219,11 +220,9 @@ def _read_schema(path: Path) -> Mapping[str, Any]:
     return schema
 
 
-def _tell(result: AgentResult, model: str, trace: Path | None, *, as_json: bool) -> None:
+def _tell(result: AgentResult, model: str, *, as_json: bool) -> None:
     from treadle.cli.agent_progress import agent_facts, closing_line  # noqa: PLC0415
 
-    if trace is not None:
-        result.trace.write(trace)
     if as_json:
         console.out(json.dumps(agent_facts(result, model), ensure_ascii=False))
     elif result.answer:

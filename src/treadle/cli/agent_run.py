@@ -52,6 +52,7 @@ class AgentOrder:
     schema: Mapping[str, Any] | None
     transcript: Path | None
     resume: Path | None
+    trace: Path | None
 
 
 class _LateGate:
@@ -128,6 +129,7 @@ def _make_agent(order: AgentOrder, engine: AsyncEngine, tools: Sequence[Tool], g
         "budget": order.budget,
         "params": order.params,
         "answer_schema": order.schema,
+        "trace": order.trace,
         "gate": gate,
     }
     if order.resume is not None:

@@ -138,7 +138,8 @@ def _facts(summary: TraceSummary) -> Iterator[tuple[str, str]]:
     share = summary.cached_tokens / summary.prompt_tokens if summary.prompt_tokens else 0.0
     prompts = f"{summary.prompt_tokens:,} in prompts, {100 * share:.0f} % of them cached"
     yield "tokens", f"{prompts}; {summary.answer_tokens:,} in answers"
-    yield "CPU", f"{show_seconds(summary.process_cpu_seconds)} in the agents' process, its children not counted"
+    if summary.process_cpu_seconds:  # a task that was cut off has not told
+        yield "CPU", f"{show_seconds(summary.process_cpu_seconds)} in the agents' process, its children not counted"
 
 
 def _path(summary: TraceSummary) -> Iterator[tuple[str, ...]]:

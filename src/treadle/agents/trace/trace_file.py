@@ -229,9 +229,10 @@ def _complete(trace: StoredTrace, path: Path) -> list[str]:
         if span.parent_id not in known:
             span.parent_id = root.span_id
     trace.spans = [*others, root]
-    return (
-        [] if trace.is_complete else [f"{path}: the task {trace.name!r:.60} did not end; what it did last is missing"]
-    )
+    if trace.is_complete:
+        return []
+    name = trace.name if len(trace.name) <= 60 else trace.name[:59] + "…"
+    return [f"{path}: the task {name!r} did not end; what it did last is missing"]
 
 
 def _shorten(line: bytes) -> str:

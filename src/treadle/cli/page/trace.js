@@ -44,8 +44,8 @@ function figures(summary) {
     ["accounted for by spans", `${(100 * summary.coverage).toFixed(1)} %`],
     ["prompt tokens", `${summary.prompt_tokens.toLocaleString("en")}, ${percent(cached)} cached`],
     ["answer tokens", summary.answer_tokens.toLocaleString("en")],
-    ["CPU of the process", seconds(summary.process_cpu_seconds)],
   ];
+  if (summary.process_cpu_seconds) found.push(["CPU of the process", seconds(summary.process_cpu_seconds)]);
   if (summary.num_dropped) found.push(["spans there was no room for", summary.num_dropped.toLocaleString("en")]);
   return found;
 }
