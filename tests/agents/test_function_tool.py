@@ -111,6 +111,8 @@ def test_parameters_of_every_kind_arrive_as_what_they_are() -> None:
     assert schema["properties"]["level"] == {"type": "number", "minimum": 0, "default": 1.0, "description": "How much."}
     assert "title" in schema["$defs"]["Order"]["properties"]  # a property, while titles that repeat names are gone
     assert "title" not in schema["$defs"]["Order"]
+    assert schema["$defs"]["Order"]["additionalProperties"] is False  # pydantic would drop what it does not know
+    assert schema["properties"]["tags"]["additionalProperties"] == {"type": "integer"}
     arguments = {
         "unit": "k",
         "place": {"city": "Köln"},

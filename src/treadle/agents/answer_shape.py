@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from treadle.agents.model_schema import for_model
 from treadle.agents.tool import ToolSpec
 from treadle.errors import ToolError, UsageError
 
@@ -39,7 +40,7 @@ class AnswerShape:
             parameters = dict(schema)
         elif hasattr(schema, "model_json_schema"):
             self._model = schema
-            parameters = schema.model_json_schema()
+            parameters = for_model(schema.model_json_schema())
         else:
             raise UsageError(f"answer_schema: expected a pydantic model or a JSON schema, found {schema!r:.80}")
         self._is_wrapped = parameters.get("type") != "object"

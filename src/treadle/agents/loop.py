@@ -58,8 +58,9 @@ class Agent:
         prices: What tokens cost, for the budget and the account; by default nothing.
         max_result_chars: What the model is shown of a tool's result at most; the middle of longer ones is left out.
         priority: Of the requests to the engine, "interactive" or "batch".
-        forces_calls: Whether each answer must be a call, token by token, and the final answer one as well. That is for
-            models that write calls wrongly; one that reasons cannot do so then.
+        forces_calls: Whether each answer must be a call, token by token, and the final answer one as well. Small models
+            get much further so, but one that reasons cannot do so then. By default models in this process are held to
+            calls unless they reason, and engines elsewhere are not.
 
     Raises:
         UsageError: A tool, a name, the schema or a setting is wrong.
@@ -80,7 +81,7 @@ class Agent:
         prices: Prices | None = None,
         max_result_chars: int = _MAX_RESULT_CHARS,
         priority: Priority = "interactive",
-        forces_calls: bool = False,
+        forces_calls: bool | None = None,
     ) -> None:
         params = params or _PARAMS
         if params.form is not None or params.n != 1:
@@ -90,6 +91,8 @@ class Agent:
             )
         if max_result_chars < 1:
             raise UsageError(f"max_result_chars: expected 1 at least, found {max_result_chars}")
+        if forces_calls is None:
+            forces_calls = engine.report is not None and not engine.report.reasons
         shape = None if answer_schema is None else AnswerShape(answer_schema)
         if shape is None and forces_calls and tools:
             shape = AnswerShape.of_text()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from treadle.agents.docstring import read_docstring
+from treadle.agents.model_schema import for_model
 from treadle.errors import ToolError, UsageError
 
 __all__ = ["Signature"]
@@ -122,28 +123,10 @@ class Signature:
         except pydantic.errors.PydanticUserError as error:
             self._refuse(f"a parameter has a type that JSON cannot carry: {_first_line(error)}")
         schema.setdefault("properties", {})
-        stripped: dict[str, Any] = _without_titles(schema)
-        return stripped
+        return for_model(schema)
 
     def _refuse(self, problem: str) -> NoReturn:
         raise UsageError(f"tool {self._function_name}: {problem}", hint=_HINT)
-
-
-def _without_titles(schema: Any, *, is_names: bool = False) -> Any:
-    """Return a schema without the titles that only repeat names; ``is_names``: the keys are names, not keywords."""
-    if isinstance(schema, list):
-        return [_without_titles(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    found = {}
-    for key, value in schema.items():
-        if key == "title" and not is_names:
-            continue
-        if key in ("default", "const", "enum", "examples") and not is_names:
-            found[key] = value
-        else:
-            found[key] = _without_titles(value, is_names=key in ("properties", "$defs") and not is_names)
-    return found
 
 
 def _first_line(error: Exception) -> str:

@@ -38,6 +38,7 @@ from treadle.hardware.plan import ThreadPlan
 from treadle.hardware.topology import read_topology
 from treadle.models.gguf import ModelFile
 from treadle.models.store import resolve_model
+from treadle.models.tool_dialects.reasoning import find_reasoning
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -95,7 +96,7 @@ class LoadReport:
 
     ``decode_bytes`` is what one token of one sequence reads of the weights, ``disk_cache_bytes`` the limit on KV blocks
     on disk, 0 without any. ``pooling`` is how ``LLM.embed`` makes vectors unless it is told, and ``embeds_only`` says
-    that the model gives no answers.
+    that the model gives no answers. ``reasons`` says that it writes to itself before it answers.
     """
 
     path: Path
@@ -113,6 +114,7 @@ class LoadReport:
     engine: EngineChoice = NATIVE
     max_adapters: int = MAX_NUM_ADAPTERS
     embeds_only: bool = False
+    reasons: bool = False
 
     @property
     def thread_plan(self) -> ThreadPlan:
@@ -194,6 +196,7 @@ def load_model(
         max_adapters=settings.max_adapters or MAX_NUM_ADAPTERS,
         pooling=default_pooling(file.metadata, file.architecture, is_encoder=file.is_encoder),
         embeds_only=file.is_encoder,
+        reasons=template is not None and find_reasoning(template.source) is not None,
     )
     shares_blocks = runner.block_memory is not None
     loaded = LoadedModel(tokenizer, template, runner, report, block_store, shares_blocks)
