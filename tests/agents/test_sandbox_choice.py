@@ -142,3 +142,20 @@ def test_programs_without_isolation_do_not_get_the_environment(monkeypatch: pyte
     launch = Unisolated(tmp_path, tmp_path, environment={"COLOUR": "blue"}).prepare(3, 1)
     assert "API_KEY" not in launch.environment
     assert launch.environment["COLOUR"] == "blue"
+
+
+@pytest.mark.parametrize("folder", ["/", "/home", "/home/somebody"])
+def test_an_interpreter_among_a_user_s_files_is_not_shown(
+    folder: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(bubblewrap, "program", lambda: "bwrap")
+    monkeypatch.setattr(bubblewrap, "_options", lambda _: frozenset())
+    monkeypatch.setattr(bubblewrap, "interpreter_folder", lambda: Path(folder))
+    monkeypatch.setenv("HOME", "/home/somebody")
+    with pytest.raises(SandboxUnavailableError, match="holds what programs shall not see"):
+        Bubblewrap(tmp_path, is_writable=True, has_network=False, environment={}, filter_program=None)
+
+
+def test_other_systems_are_told_that_they_have_no_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose.sys, "platform", "darwin")
+    assert "this is darwin" in str(unavailable())

@@ -82,6 +82,9 @@ class Bubblewrap:
         packages: Sequence[Path] = (),
         has_proc: bool = True,
     ) -> None:
+        home = interpreter_folder()
+        if home in (Path("/"), *Path.home().parents, Path.home()):
+            raise SandboxUnavailableError(f"the folder of the interpreter, {home}, holds what programs shall not see")
         self._path = program()
         self._options = _options(self._path)
         self._workspace = workspace

@@ -6,6 +6,7 @@ Leaves to others: the ways themselves (``bubblewrap``, ``nursery``, ``unisolated
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -56,6 +57,8 @@ async def choose(wish: Wish, owned: list[Path], *, is_unsafe: bool) -> Isolation
 
     Raises SandboxUnavailableError with the reason and the way out if there is none.
     """
+    if sys.platform != "linux":
+        raise SandboxUnavailableError(f"code can be run on Linux alone, this is {sys.platform}")
     if is_unsafe:
         return _among_others(wish, owned, None)
     try:

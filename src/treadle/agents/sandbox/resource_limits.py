@@ -6,7 +6,6 @@ Leaves to others: their values (``rlimits``) and setting them (``inside``).
 from __future__ import annotations
 
 import os
-import resource
 from functools import cache
 
 from treadle.agents.sandbox import rlimits
@@ -19,6 +18,8 @@ __all__ = ["resource_limits"]
 
 def resource_limits(limits: SandboxLimits, group: CallGroup | None, launcher: Launcher) -> list[tuple[int, int, int]]:
     """Return number, soft limit and hard limit of each."""
+    import resource  # noqa: PLC0415 - Windows has none, and shall get as far as to hear that there is no sandbox
+
     has_memory_group = group is not None and "memory" in group.controllers
     values = dict(rlimits.values(limits, has_memory_group=has_memory_group))
     # It counts per user: calls that run at once would share it, and so would all else that the user runs, where the

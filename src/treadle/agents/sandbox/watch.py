@@ -6,6 +6,7 @@ Leaves to others: the walls (``rlimits``, ``cgroups``, mounts of a fixed size) a
 from __future__ import annotations
 
 import asyncio
+import mmap
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -23,8 +24,7 @@ __all__ = ["TreeUsage", "Watch", "held_bytes", "tree_usage"]
 LOOK_SECONDS = 0.05
 # What stands around the program in its tree.
 NUM_KEEPERS = 2
-CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+PAGE_BYTES = mmap.PAGESIZE
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def tree_usage(pid: int) -> TreeUsage:
             ticks += sum(int(field) for field in fields[11:15])
             num_threads += int(fields[17])
             num_pages += int(fields[21])
-    return TreeUsage(ticks / CLOCK_TICKS, num_threads, num_pages * PAGE_BYTES)
+    return TreeUsage(ticks / os.sysconf("SC_CLK_TCK"), num_threads, num_pages * PAGE_BYTES)
 
 
 def held_bytes(pid: int) -> int:
