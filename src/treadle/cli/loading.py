@@ -67,8 +67,17 @@ def open_model(model: str | None, **options: Unpack[LoadOptions]) -> LLM | Remot
     return llm
 
 
-async def open_async_model(model: str | None, *, default: str, **options: Unpack[LoadOptions]) -> AsyncEngine:
-    """Do what ``open_model`` does for commands that ask in an event loop; ``default`` is the model by default."""
+async def open_async_model(
+    model: str | None, *, default: str, embeds: bool = False, **options: Unpack[LoadOptions]
+) -> AsyncEngine:
+    """Do what ``open_model`` does for commands that ask in an event loop.
+
+    Args:
+        model: As for ``open_model``.
+        default: The model by default.
+        embeds: Whether one that only embeds will do.
+        options: As for ``open_model``.
+    """
     from treadle.engine.open_engine import find_engine_url  # noqa: PLC0415
 
     found = find_engine_url(model, options.get("engine"))
@@ -89,7 +98,7 @@ async def open_async_model(model: str | None, *, default: str, **options: Unpack
     with _LoadBar(path.name) as bar:
         options["progress"] = bar.update
         llm = await AsyncLLM.load(path, **options)
-    if llm.report.embeds_only:
+    if llm.report.embeds_only and not embeds:
         await llm.close()
         raise answers_refused(llm.name)
     _tell(llm.report)

@@ -16,7 +16,23 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli import agent, cache, chat, doctor, list_models, plan, profile, pull, rm, run, serve, show, trace, tune
+from treadle.cli import (
+    agent,
+    cache,
+    chat,
+    doctor,
+    list_models,
+    mcp_serve,
+    plan,
+    profile,
+    pull,
+    rm,
+    run,
+    serve,
+    show,
+    trace,
+    tune,
+)
 from treadle.cli.console import console
 from treadle.errors import TreadleError, UsageError
 
@@ -24,7 +40,7 @@ __all__ = ["app", "main"]
 
 EXIT_OK, EXIT_USER, EXIT_BUG, EXIT_INTERRUPTED = 0, 1, 2, 130
 
-_COMMANDS = (run, chat, agent, serve, pull, list_models, show, plan, tune, profile, doctor, trace, rm, cache)
+_COMMANDS = (run, chat, agent, serve, mcp_serve, pull, list_models, show, plan, tune, profile, doctor, trace, rm, cache)
 # The class behind "no such option" and the like; typer re-exports only children of it.
 _CommandLineError = typer.BadParameter.__mro__[2]
 

@@ -1,0 +1,111 @@
+"""The command ``treadle mcp-serve``: models as tools for whoever speaks MCP.
+
+Leaves to others: the tools and the protocol (``agents.mcp_server``), and loading (``cli.loading``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from treadle.cli import options
+from treadle.cli.console import console
+from treadle.cli.loading import open_async_model
+from treadle.errors import UsageError
+
+if TYPE_CHECKING:
+    from treadle.engine.load import LoadOptions
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("mcp-serve")(mcp_serve)
+
+
+def mcp_serve(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[MODEL]...", help="What to serve, as MODEL or NAME=MODEL; the first is the default."),
+    ] = None,
+    *,
+    max_answer_tokens: Annotated[
+        int, typer.Option("--max-answer-tokens", min=1, help="Most tokens of any answer.")
+    ] = 2048,
+    request_timeout: Annotated[
+        float, typer.Option("--request-timeout", min=1, help="Seconds in which an answer must have ended.")
+    ] = 600.0,
+    context: options.Context = None,
+    memory: options.Memory = None,
+    ram_cache: options.RamCache = None,
+    disk_cache: options.DiskCache = None,
+    kv_type: options.KvType = None,
+    engine: options.Engine = None,
+    threads: options.Threads = None,
+    prompt_threads: options.PromptThreads = None,
+    reserve_cores: options.ReserveCores = None,
+    quiet: options.Quiet = False,  # noqa: ARG001  its callback has told the console
+    verbose: options.Verbose = False,  # noqa: ARG001
+) -> None:
+    """Serve models as MCP tools over stdin and stdout.
+
+    The tools are list_models, chat, generate and, of models in this process, embed. An MCP client starts the command
+    and ends it by closing its stdin. It listens on no port.
+    """
+    load: LoadOptions = {
+        "context": context,
+        "memory": memory,
+        "ram_cache": ram_cache,
+        "disk_cache": disk_cache,
+        "kv_type": kv_type,
+        "engine": engine,
+        "threads": threads,
+        "prompt_threads": prompt_threads,
+        "reserve_cores": reserve_cores,
+    }
+    try:
+        asyncio.run(_serve(_sources(models), load, max_answer_tokens, request_timeout))
+    except KeyboardInterrupt:
+        # The SDK reads stdin in a thread that nothing but the end of stdin can wake.
+        sys.stderr.flush()
+        os._exit(130)
+
+
+def _sources(models: list[str] | None) -> dict[str, str]:
+    sources: dict[str, str] = {}
+    for model in models or [options.DEFAULT_MODEL]:
+        name, separator, source = model.partition("=")
+        if not separator or "/" in name:
+            name, source = Path(model).name.removesuffix(".gguf"), model
+        if not name or not source:
+            raise UsageError(f"{model!r}: expected MODEL or NAME=MODEL")
+        if name in sources:
+            raise UsageError(f"two models are called {name}", hint="give one of them another name: NAME=MODEL")
+        sources[name] = source
+    return sources
+
+
+async def _serve(sources: dict[str, str], load: LoadOptions, max_answer_tokens: int, request_timeout: float) -> None:
+    from treadle.agents.mcp_server import (  # noqa: PLC0415  not before `--help` is answered
+        ModelToolLimits,
+        make_server,
+        model_tools,
+        serve_stdio,
+    )
+
+    make_server(())  # tells that the package is missing before a model is loaded
+    async with AsyncExitStack() as stack:
+        engines = {}
+        for name, source in sources.items():
+            engines[name] = await open_async_model(source, default=source, embeds=True, **load)
+            stack.push_async_callback(engines[name].close)
+        tools = model_tools(engines, ModelToolLimits(answer_tokens=max_answer_tokens, seconds=request_timeout))
+        console.note(f"serving {', '.join(sources)} over stdin and stdout")
+        await serve_stdio(make_server(tools))
