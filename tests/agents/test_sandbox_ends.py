@@ -102,13 +102,19 @@ asyncio.run(main())
 @pytest.mark.parametrize("is_unsafe", [False, True])
 def test_a_killed_process_takes_its_sandboxes_along(is_unsafe: bool, tmp_path: Path) -> None:
     within(lambda _: asyncio.sleep(0))
-    environment = {**os.environ, "PYTHONPATH": str(Path(treadle.__file__).parents[1])}
-    with subprocess.Popen([sys.executable, "-c", SERVER, tmp_path, str(is_unsafe)], env=environment) as server:
-        while not (tmp_path / "begun").exists():
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(treadle.__file__).parents[1]),
+        "TMPDIR": str(tmp_path),  # what the killed one cannot remove
+    }
+    with subprocess.Popen([sys.executable, "-c", SERVER, workspace, str(is_unsafe)], env=environment) as server:
+        while not (workspace / "begun").exists():
             assert server.poll() is None
             time.sleep(0.01)
         server.kill()
-    wait_until_nothing_runs_in(tmp_path)
+    wait_until_nothing_runs_in(workspace)
 
 
 def test_a_nursery_that_was_killed_is_renewed() -> None:
