@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from host import Host
 from prison import Prison
 
-from treadle.agents.sandbox import cgroups
+from treadle.agents.sandbox import cgroups, workspace
 from treadle.agents.sandbox.limits import SandboxLimits
 from treadle.agents.sandbox.outcome import Outcome
 from treadle.agents.sandbox.sandbox import Sandbox
@@ -194,6 +195,28 @@ def test_a_crash_leaves_no_core(attempt: Attempt, prison: Prison) -> None:
     outcome = attempt("import os; os.abort()")
     assert outcome.status == "signaled"
     assert list(prison.workspace.iterdir()) == []
+
+
+@pytest.mark.parametrize("at", ["inner", "inner/deep"])
+def test_the_look_at_the_workspace_cannot_be_led_out_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """A program swaps a folder for a link just when the next look is about to enter it."""
+    for folder in ("workspace/inner/deep", "outside/deep"):
+        (tmp_path / folder).mkdir(parents=True)
+    for folder in ("outside", "outside/deep"):
+        (tmp_path / folder / "file").write_text("not ours")
+    inner, swapped = tmp_path / "workspace/inner", str(tmp_path / "workspace" / at)
+    opened = os.open
+
+    def swap_and_open(path: str, flags: int) -> int:
+        if path == swapped:
+            inner.rename(tmp_path / "moved")
+            inner.symlink_to(tmp_path / "outside")
+        return opened(path, flags)
+
+    monkeypatch.setattr(workspace.os, "open", swap_and_open)
+    assert workspace.measure(tmp_path / "workspace").num_files == at.count("/") + 1
 
 
 def test_a_deep_tree_can_be_removed(prison: Prison, host: Host, limits: Limits) -> None:

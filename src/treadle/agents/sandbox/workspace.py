@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import stat
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,28 +91,42 @@ def _free(folder: Path) -> Contents:
 
 
 def measure(folder: Path) -> Contents:
-    """Return what a folder holds, following no link."""
+    """Return what a folder holds, following no link, not even one that has just taken the place of a folder."""
     num_bytes = num_files = num_hidden = 0
     linked: set[int] = set()
-    folders = [str(folder)]
+    folders: list[tuple[str, tuple[int, int] | None]] = [(str(folder), None)]
     while folders:
+        path, identity = folders.pop()
         try:
-            with os.scandir(folders.pop()) as entries:
-                for entry in entries:
-                    found = entry.stat(follow_symlinks=False)
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.path)
-                    elif found.st_nlink > 1:
-                        if found.st_ino in linked:
-                            continue
-                        linked.add(found.st_ino)
-                    num_files += 1
-                    num_bytes += found.st_blocks * 512
+            for name, found in _entries(path, identity):
+                if stat.S_ISDIR(found.st_mode):
+                    folders.append((f"{path}/{name}", (found.st_dev, found.st_ino)))
+                elif found.st_nlink > 1:
+                    if found.st_ino in linked:
+                        continue
+                    linked.add(found.st_ino)
+                num_files += 1
+                num_bytes += found.st_blocks * 512
         except (FileNotFoundError, NotADirectoryError):
             continue  # it has been removed meanwhile
         except OSError:
             num_hidden += 1
     return Contents(num_bytes, num_files, num_hidden)
+
+
+def _entries(path: str, identity: tuple[int, int] | None) -> Iterator[tuple[str, os.stat_result]]:
+    """What a folder holds that is the one of this device and number; nothing of another that has come to be there."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        opened = os.fstat(descriptor)
+        if identity is not None and identity != (opened.st_dev, opened.st_ino):
+            return
+        with os.scandir(descriptor) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    yield entry.name, entry.stat(follow_symlinks=False)
+    finally:
+        os.close(descriptor)
 
 
 def remove_tree(folder: Path) -> None:
