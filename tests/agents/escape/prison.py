@@ -55,4 +55,4 @@ class Prison:
 
 def amply(**limits: float) -> SandboxLimits:
     """Limits with time enough for the slowest machine, but for those that are named."""
-    return SandboxLimits(**{"wall_seconds": 300.0, "cpu_seconds": 200.0, **limits})  # type: ignore[arg-type]
+    return SandboxLimits(**{"wall_seconds": 1200.0, "cpu_seconds": 1000.0, **limits})  # type: ignore[arg-type]

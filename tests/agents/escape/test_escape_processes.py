@@ -232,7 +232,9 @@ signal.pause()
 """
 
     async def kill_and_go_on(sandbox: Sandbox) -> tuple[Outcome, Outcome]:
-        return await sandbox.run_python(code, limits=limits(wall_seconds=SHORT)), await sandbox.run_python("print(1)")
+        return await sandbox.run_python(code, limits=limits(wall_seconds=SHORT)), await sandbox.run_python(
+            "print(1)", limits=limits()
+        )
 
     killed, after = prison.within(kill_and_go_on)
     assert killed.status in ("signaled", "timeout", "exited")  # the last one where Landlock refuses it
