@@ -1,9 +1,9 @@
 """Puts agents whose tools compute on the cores that compute their model: what does sharing them by a schedule give?
 
 AGENTS agents do one task at a time. Each of its TURNS turns asks the model and then runs a tool, a process that takes
-0.3 to 1 second of CPU time. Measured is Treadle with its schedule ("adaptive"), with as many threads as planned and no
-budget for tools ("fixed"), on demand without a schedule but with workers that sit out where a core is busy
-("unscheduled"), and llama.cpp's server. Rounds are interleaved; ratios are taken within a round.
+0.3 to 1 second of CPU time. Measured is Treadle with its schedule ("adaptive") and with that and only some of the tasks
+at a time ("capped"), as many threads as planned and no budget for tools ("fixed"), no schedule but workers that sit out
+where a core is busy ("unscheduled"), and llama.cpp's server. Rounds are interleaved, ratios taken within a round.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from serving import compare, markdown
 from targets import InProcess, Messages, ServerProcess, Target, llama_server
 
 from treadle.agents.co_schedule import CoSchedule
-from treadle.agents.gate import OpenGate, ToolGate, in_task
+from treadle.agents.gate import ToolGate
 from treadle.agents.sandbox import Sandbox
 
 Figures = dict[str, Any]
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-POLICIES = ("adaptive", "fixed", "unscheduled")
+POLICIES = ("adaptive", "capped", "fixed", "unscheduled")
 # Burns CPU time, not time: a tool that has to wait for its core takes longer.
 BURN = "import time\nwhile time.process_time() < {seconds}: sum(range(1000))\n"
 
@@ -44,6 +44,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--policies", nargs="*", default=["adaptive", "fixed"], choices=POLICIES)
     parser.add_argument("--llama-server", metavar="PYTHON", help="llama.cpp's server; an interpreter with xllamacpp")
+    parser.add_argument("--max-tasks", type=int, default=6, help="tasks at a time under the policy capped")
     parser.add_argument("--plain", action="store_true", help="run tools as plain processes, not in sandboxes")
     load = parser.add_argument_group("the load")
     load.add_argument("--agents", type=int, default=8)
@@ -118,8 +119,10 @@ def make_targets(arguments: argparse.Namespace) -> list[Target]:
     return targets
 
 
-def gate_for(target: Target) -> ToolGate:
-    return CoSchedule(target.llm) if isinstance(target, InProcess) and target.name == "adaptive" else OpenGate()
+def schedule_for(target: Target, max_tasks: int | None) -> CoSchedule:
+    if isinstance(target, InProcess) and target.name in ("adaptive", "capped"):
+        return CoSchedule(target.llm, max_tasks=max_tasks if target.name == "capped" else None)
+    return CoSchedule(policy="fixed")
 
 
 @dataclass
@@ -143,28 +146,29 @@ class ToolLoad:
     answer_tokens: tuple[int, int]
     tool_seconds: tuple[float, float]
     is_plain: bool
+    max_tasks: int | None
 
     async def run(self, target: Target, round_index: int) -> Figures:
-        tools = await open_tools(gate_for(target), is_plain=self.is_plain)
+        schedule = schedule_for(target, self.max_tasks)
+        tools = await open_tools(schedule, is_plain=self.is_plain)
         seconds = Seconds()
         began, machine, engine, children = time.perf_counter(), busy_seconds(), engine_seconds(target), child_seconds()
         try:
-            await asyncio.gather(
-                *(self._agent(target, tools, round_index, agent, seconds) for agent in range(self.agents))
-            )
+            seeds = [f"{round_index} {agent}" for agent in range(self.agents)]
+            await asyncio.gather(*(self._agent(target, schedule, tools, seed, seconds) for seed in seeds))
         finally:
             await tools.close()
         cpu = {"engine": engine_seconds(target) - engine, "tools": child_seconds() - children}
         cpu["others"] = busy_seconds() - machine - sum(cpu.values())
         return self._figures(seconds, time.perf_counter() - began, cpu)
 
-    async def _agent(self, target: Target, tools: Tools, round_index: int, agent: int, seconds: Seconds) -> None:
-        system = f"You are an agent. {text_of(self.system_words, random.Random(f'system {round_index}'))}"
-        chance = random.Random(f"{round_index} {agent}")
+    async def _agent(self, target: Target, schedule: CoSchedule, tools: Tools, seed: str, seconds: Seconds) -> None:
+        system = f"You are an agent. {text_of(self.system_words, random.Random(f'system {seed.split(maxsplit=1)[0]}'))}"
+        chance = random.Random(seed)
         for _ in range(self.tasks):
             began = time.perf_counter()
             messages = [{"role": "system", "content": system}]
-            with in_task():
+            async with schedule.task():
                 for _ in range(self.turns):
                     await self._take_turn(target, tools, messages, chance, seconds)
             seconds.tasks.append(time.perf_counter() - began)
@@ -227,6 +231,7 @@ def main() -> None:
         answer_tokens=tuple(arguments.answer_tokens),
         tool_seconds=tuple(arguments.tool_seconds),
         is_plain=arguments.plain,
+        max_tasks=arguments.max_tasks,
     )
     results = asyncio.run(compare(make_targets(arguments), arguments.rounds, load.run))
     write_report(arguments, {"machine": describe_machine(arguments), "results": results})

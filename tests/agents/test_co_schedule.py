@@ -13,7 +13,7 @@ import pytest
 
 from treadle.agents.class_cap import ClassCap
 from treadle.agents.co_schedule import CoSchedule
-from treadle.agents.gate import ToolGate, in_task
+from treadle.agents.gate import ToolGate, in_task, take_turn
 from treadle.engine.shared_cores import SharedCores
 from treadle.hardware.cpu_share import CpuShare
 
@@ -185,6 +185,32 @@ def test_work_of_older_tasks_goes_first() -> None:
         await scene.end("a3")
         assert scene.running == ["b2"]
         await scene.end("b2")
+
+    play(act)
+
+
+def test_tasks_begin_in_turn_when_there_is_room() -> None:
+    async def act() -> None:
+        schedule = CoSchedule(max_tasks=2)
+        began: list[int] = []
+        ends = [asyncio.Event() for _ in range(3)]
+
+        async def work(number: int) -> int:
+            async with schedule.task():
+                began.append(number)
+                await ends[number].wait()
+                return take_turn()
+
+        tasks = [asyncio.create_task(work(number)) for number in range(3)]
+        await settle()
+        assert began == [0, 1]
+        ends[1].set()
+        await settle()
+        assert began == [0, 1, 2]
+        for end in ends:
+            end.set()
+        turns = await asyncio.gather(*tasks)
+        assert list(turns) == sorted(turns)
 
     play(act)
 

@@ -10,12 +10,12 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from treadle.agents.class_cap import ClassCap
-from treadle.agents.gate import OpenGate, Work, take_turn
+from treadle.agents.gate import OpenGate, Work, in_task, take_turn
 from treadle.agents.trace import span
 from treadle.hardware.cpu_share import CpuShare
 from treadle.hardware.topology import read_topology
@@ -64,9 +64,12 @@ class CoSchedule:
     Args:
         engine: What the agents ask. One that computes elsewhere is not told: then there is one core for each piece.
         policy: "fixed" lets everything start at once on all cores; the engine is to be loaded with ``adapt=False``.
+        max_tasks: Most tasks that ``task`` lets run at a time; None sets no limit.
     """
 
-    def __init__(self, engine: AsyncEngine | None = None, *, policy: Policy = "adaptive") -> None:
+    def __init__(
+        self, engine: AsyncEngine | None = None, *, policy: Policy = "adaptive", max_tasks: int | None = None
+    ) -> None:
         self._cores = None if engine is None else engine.cores
         self._open = OpenGate() if policy == "fixed" else None
         self._own_cores = [frozenset(core.cpus) for core in reversed(read_topology().cores)]
@@ -76,12 +79,20 @@ class CoSchedule:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._held_since: float | None = None
         self._may_hold_at = 0.0
+        self._tasks = nullcontext() if max_tasks is None else asyncio.Semaphore(max_tasks)
 
     def enter(self, work: Work, name: str) -> AbstractAsyncContextManager[CpuShare]:
         """Return a context to work in, see ``ToolGate``."""
         if self._open is not None or work == "io":
             return OpenGate().enter(work, name)
         return self._hold_a_core(name)
+
+    @asynccontextmanager
+    async def task(self) -> AsyncIterator[None]:
+        """Work on a task, before those that are begun later, once there is room for one more."""
+        async with self._tasks:
+            with in_task():
+                yield
 
     @asynccontextmanager
     async def _hold_a_core(self, name: str) -> AsyncIterator[CpuShare]:
