@@ -24,7 +24,7 @@ class Say:
     cached_tokens: int = 0
     answer_tokens: int = 5
     finish_reason: FinishReason = "stop"
-    hangs: bool = False  # after its parts, until its time is up or it is cancelled
+    hangs: bool = False  # after its parts, until it is cancelled; its time is up at once
     error: TreadleError | None = None
 
 
@@ -95,10 +95,9 @@ class ScriptedStream:
         for part in say.parts:
             yield CompletionChunk(getattr(part, "text", ""), (), 1, parts=[part])
         if say.hangs:
-            try:
-                await asyncio.wait_for(asyncio.Event().wait(), self.timeout)
-            except asyncio.TimeoutError:
-                raise DeadlineError("the time was up") from None
+            if self.timeout is not None:
+                raise DeadlineError("the time was up")
+            await asyncio.Event().wait()
         content = "".join(part.text for part in say.parts if isinstance(part, Content))
         completion = Completion(
             content,

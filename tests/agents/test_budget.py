@@ -97,21 +97,22 @@ def test_tokens_within_an_answer() -> None:
 
 def test_seconds_within_an_answer() -> None:
     engine = ScriptedEngine([Say([Content("a")], hangs=True), text("short")])
-    result = run(engine, Budget(max_seconds=0.2))
+    result = run(engine, Budget(max_seconds=100_000))
     assert (result.end, result.answer) == ("seconds", "short")
-    assert engine.timeouts[0] is not None
-    assert engine.timeouts[0] <= 0.17
+    first, closing = engine.timeouts
+    assert first is not None
+    assert closing is not None
+    assert first <= 85_000
+    assert closing <= 100_000
+    assert closing - first > 10_000  # what was kept back
 
 
 def test_seconds_of_the_closing_answer() -> None:
-    result = run(ScriptedEngine([Say([Content("so far")], hangs=True)]), Budget(max_seconds=0.1))
+    result = run(ScriptedEngine([Say([Content("so far")], hangs=True)]), Budget(max_seconds=100_000))
     assert (result.end, result.answer) == ("seconds", "so far")
 
 
-@pytest.mark.parametrize(
-    ("budget", "end"), [(Budget(max_tool_seconds=0.05), "tool_seconds"), (Budget(max_seconds=0.1), "seconds")]
-)
-def test_a_tool_that_takes_too_long(budget: Budget, end: str) -> None:
+def test_a_tool_that_takes_too_long() -> None:
     was_cancelled = []
 
     @tool
@@ -123,8 +124,8 @@ def test_a_tool_that_takes_too_long(budget: Budget, end: str) -> None:
         return "never"
 
     engine = ScriptedEngine([call("hang"), text("I could not.")])
-    result = run(engine, budget, hang)
-    assert (result.end, result.answer) == (end, "I could not.")
+    result = run(engine, Budget(max_tool_seconds=0.05, max_seconds=None), hang)
+    assert (result.end, result.answer) == ("tool_seconds", "I could not.")
     assert was_cancelled == [True]
     assert contents(engine.asked[1], "tool")[0].startswith("Error: the call was ended: the time for tools is used up")
 

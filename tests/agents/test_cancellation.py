@@ -14,6 +14,7 @@ import function_tools
 import pytest
 from scripted_engine import Say, ScriptedEngine, call, text
 
+from treadle.agents.budget import Budget
 from treadle.agents.events import CallBegan, TextPiece
 from treadle.agents.function_tool import tool
 from treadle.agents.loop import Agent
@@ -43,7 +44,7 @@ def test_cancelled_while_the_model_answers() -> None:
     engine = ScriptedEngine([Say([Content("a")], hangs=True)])
 
     async def main() -> None:
-        task = asyncio.ensure_future(Agent(engine).run("t"))
+        task = asyncio.ensure_future(Agent(engine, budget=Budget(max_seconds=None)).run("t"))
         while not engine.streams:
             await asyncio.sleep(0)
         for _ in range(5):

@@ -19,6 +19,8 @@ BudgetEnd = Literal["turns", "tokens", "seconds", "tool_seconds", "cost"]
 
 # This part of tokens, seconds and cost is kept for the closing answer.
 _RESERVE = 0.15
+# Timers end what has a limit a little early; nothing can be done in what is left then.
+_TICK_SECONDS = 0.01
 _MILLION = 1_000_000
 
 
@@ -126,8 +128,8 @@ class Spending:
         limits: tuple[tuple[BudgetEnd, float, float | None], ...] = (
             ("turns", usage.turns, None if budget.max_turns is None else budget.max_turns - 1),
             ("tokens", usage.tokens, _kept_back(budget.max_tokens)),
-            ("seconds", usage.seconds, _kept_back(budget.max_seconds)),
-            ("tool_seconds", usage.tool_seconds, budget.max_tool_seconds),
+            ("seconds", usage.seconds + _TICK_SECONDS, _kept_back(budget.max_seconds)),
+            ("tool_seconds", usage.tool_seconds + _TICK_SECONDS, budget.max_tool_seconds),
             ("cost", usage.cost, _kept_back(budget.max_cost)),
         )
         return next((name for name, used, limit in limits if limit is not None and used >= limit), None)
