@@ -232,6 +232,11 @@ def test_a_proxy_of_the_environment_is_not_asked(server: LocalServer, monkeypatc
     assert call(tool(server), "fetch", url=server.url).endswith("here")
 
 
+def test_the_model_is_told_what_is_allowed() -> None:
+    spec = FetchTool(AllowList(["a.example", "https://b.example/api/"])).spec
+    assert spec.description.endswith("Only these are allowed: a.example, https://b.example/api/.")
+
+
 def test_closing_twice(server: LocalServer) -> None:
     (fetch,) = tool(server)
     server.routes["/"] = text_answer("here", "text/plain")

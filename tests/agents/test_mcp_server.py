@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -142,6 +143,25 @@ def test_the_command_serves_over_stdio_and_ends_with_its_client() -> None:
             check=False,
         )
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"serving far over stdin and stdout\n")
+
+
+def test_ctrl_c_ends_the_command_though_its_client_is_still_there() -> None:
+    with local_server() as far:
+        far.routes["/v1/models"] = models("acme", "big")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "treadle", "mcp-serve", f"far={far.url}/v1#big"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(),
+        )
+        with process:
+            assert process.stderr is not None
+            assert process.stdout is not None
+            assert process.stderr.readline() == b"serving far over stdin and stdout\n"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(TIMEOUT_SECONDS) == 130
+            assert (process.stdout.read(), process.stderr.read()) == (b"", b"")
 
 
 @pytest.mark.parametrize(

@@ -270,6 +270,10 @@ def test_a_path_to_nothing_shows_what_there_is(tools: list[LocalTool]) -> None:
     assert "at most 10,000" in refusal(tools, "query_json", file="users.json", path="x" * 20_000)
 
 
+def test_a_table_is_no_document(tools: list[LocalTool]) -> None:
+    assert refusal(tools, "query_json", file="sales.csv") == "sales.csv is a table and no JSON; query_table reads it"
+
+
 def test_json_lines_are_a_list() -> None:
     assert read_json_document(b'{"a": 1}\n{"a": 2}\n', "x.jsonl") == [{"a": 1}, {"a": 2}]
 

@@ -73,6 +73,9 @@ class AllowList:
         self._rules = [_read_rule(entry) for entry in entries]
         self._allow_private = allow_private
 
+    def __str__(self) -> str:
+        return ", ".join(self._entries) or "none"
+
     def check(self, url: httpx.URL) -> Rule:
         """Return the rule that allows an address.
 
@@ -86,8 +89,7 @@ class AllowList:
         for rule in self._rules:
             if rule.fits(url):
                 return rule
-        allowed = ", ".join(self._entries) or "none"
-        raise ToolError(f"{_short(url)} is not allowed; allowed are: {allowed}")
+        raise ToolError(f"{_short(url)} is not allowed; allowed are: {self}")
 
     def check_address(self, rule: Rule, host: str, address: str) -> None:
         """Refuse an IP address that a host of a rule has in the own network.

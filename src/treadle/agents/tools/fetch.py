@@ -90,6 +90,8 @@ class FetchTool:
         resolve: Resolve | None = None,
     ) -> None:
         self._allowed = allowed
+        description = f"Get a page of the web and show its text. Only these are allowed: {allowed}."
+        self._spec = ToolSpec(_NAME, description, _PARAMETERS, is_read_only=True)
         self._limits = limits or FetchLimits()
         self._gate = gate or OpenGate()
         self._resolve = resolve or _resolve
@@ -98,12 +100,12 @@ class FetchTool:
     @property
     def spec(self) -> ToolSpec:
         """Return what the model is told of the tool."""
-        return _SPEC
+        return self._spec
 
     async def call(self, arguments: Mapping[str, Any]) -> ToolResult:
         """Get a page; raises ToolError if it may not be asked for, or there is none."""
         url = _read_url(arguments["url"])
-        async with self._gate.enter("io", _SPEC.name):
+        async with self._gate.enter("io", _NAME):
             try:
                 with span("network", url.host):
                     page = await asyncio.wait_for(self._get(url), self._limits.seconds)
@@ -191,21 +193,17 @@ class FetchTool:
         text = _decode(page)
         kind = page.content_type.lower()
         if "html" in kind:
-            return (await run_child(_HTML_WORK, {"html": text}, name=_SPEC.name, gate=self._gate)).text
+            return (await run_child(_HTML_WORK, {"html": text}, name=_NAME, gate=self._gate)).text
         if "json" in kind and not page.is_cut:
             with suppress(ValueError, RecursionError):
                 return json.dumps(json.loads(text), ensure_ascii=False, indent=1)
         return text
 
 
-_SPEC = ToolSpec(
-    "fetch",
-    "Get a page of the web and show its text. Only some hosts are allowed.",
-    parameters(
-        {"url": {"type": "string", "description": "The whole address, such as 'https://example.com/page'."}},
-        {"start": {"type": "integer", "minimum": 0, "default": 0, "description": "Characters to pass over at first."}},
-    ),
-    is_read_only=True,
+_NAME = "fetch"
+_PARAMETERS = parameters(
+    {"url": {"type": "string", "description": "The whole address, with https:// in front."}},
+    {"start": {"type": "integer", "minimum": 0, "default": 0, "description": "Characters to pass over at first."}},
 )
 
 

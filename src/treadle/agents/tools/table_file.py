@@ -71,7 +71,10 @@ def read_json_document(content: bytes, name: str) -> Any:
         ToolError: It is no JSON; the text says where.
     """
     text, _ = decode(content, name)
-    return _parse_json(text, name, PurePosixPath(name).suffix.lower())
+    ending = PurePosixPath(name).suffix.lower()
+    if ending in (".csv", ".tsv"):
+        raise ToolError(f"{name} is a table and no JSON; query_table reads it")
+    return _parse_json(text, name, ending)
 
 
 def _parse_json(text: str, name: str, ending: str) -> Any:
