@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
-from contextlib import AsyncExitStack
+import signal
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from treadle.engine.load import LoadOptions
 
 __all__ = ["register"]
+
+_EXIT_INTERRUPTED = 130
 
 
 def register(app: typer.Typer) -> None:
@@ -70,12 +72,7 @@ def mcp_serve(
         "prompt_threads": prompt_threads,
         "reserve_cores": reserve_cores,
     }
-    try:
-        asyncio.run(_serve(_sources(models), load, max_answer_tokens, request_timeout))
-    except KeyboardInterrupt:
-        # The SDK reads stdin in a thread that nothing but the end of stdin can wake.
-        sys.stderr.flush()
-        os._exit(130)
+    asyncio.run(_serve(_sources(models), load, max_answer_tokens, request_timeout))
 
 
 def _sources(models: list[str] | None) -> dict[str, str]:
@@ -107,5 +104,24 @@ async def _serve(sources: dict[str, str], load: LoadOptions, max_answer_tokens: 
             engines[name] = await open_async_model(source, default=source, embeds=True, **load)
             stack.push_async_callback(engines[name].close)
         tools = model_tools(engines, ModelToolLimits(answer_tokens=max_answer_tokens, seconds=request_timeout))
-        console.note(f"serving {', '.join(sources)} over stdin and stdout")
-        await serve_stdio(make_server(tools))
+        serving = asyncio.create_task(serve_stdio(make_server(tools)))
+        if await _is_stopped(serving, f"serving {', '.join(sources)} over stdin and stdout"):
+            await stack.aclose()
+            # The SDK reads stdin in a thread that nothing but the end of stdin wakes, and would wait for it.
+            os._exit(_EXIT_INTERRUPTED)
+
+
+async def _is_stopped(serving: asyncio.Task[None], note: str) -> bool:
+    """Wait until the client has gone, or a signal comes, and tell whether it was that."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with suppress(NotImplementedError):  # not on every system
+            loop.add_signal_handler(number, stopped.set)
+    console.note(note)
+    waiting = asyncio.create_task(stopped.wait())
+    await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if serving.done():
+        await serving
+    return not serving.done()
