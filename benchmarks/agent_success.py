@@ -52,7 +52,7 @@ async def solve(engine: AsyncEngine, task: AgentTask, arguments: argparse.Namesp
         task.lay_out(folder)
         tools = await open_tools(task.kind, folder, stack)
         budget = Budget(max_turns=arguments.max_turns, max_seconds=600)
-        agent = await stack.enter_async_context(Agent(engine, tools, budget=budget))
+        agent = await stack.enter_async_context(Agent(engine, tools, budget=budget, forces_calls=True))
         began = time.perf_counter()
         result = await agent.run(task.text)
         figures = {
