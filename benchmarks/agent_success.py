@@ -1,7 +1,7 @@
 """Has an agent solve twenty small tasks, over Treadle's core and over llama.cpp's server: how many come out right?
 
-The same loop, tools, instructions and greedy sampling for both; the engines take turns task by task. Each task starts
-in a folder of its own and is checked by what was answered and by what is in the folder afterwards.
+The same loop, tools, instructions and greedy sampling for both, each answer held to be a call. The engines take turns
+task by task; each task starts in a folder of its own and is checked by its answer and by what is in the folder then.
 """
 
 from __future__ import annotations

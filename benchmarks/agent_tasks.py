@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from treadle import ToolError
+
 KINDS = ("code", "table", "file", "lookup")
 
 # What the lookup tools know. Every chain of questions below has one end.
@@ -248,7 +250,7 @@ def find_person(name: str) -> str:
     Args:
         name: First and last name.
     """
-    return _find(PEOPLE, name)
+    return _find(PEOPLE, "person", name)
 
 
 def find_team(name: str) -> str:
@@ -257,7 +259,7 @@ def find_team(name: str) -> str:
     Args:
         name: Name of the team.
     """
-    return _find(TEAMS, name)
+    return _find(TEAMS, "team", name)
 
 
 def find_office(name: str) -> str:
@@ -266,12 +268,14 @@ def find_office(name: str) -> str:
     Args:
         name: The city of the office.
     """
-    return _find(OFFICES, name)
+    return _find(OFFICES, "office", name)
 
 
-def _find(table: Mapping[str, Mapping[str, object]], name: str) -> str:
+def _find(table: Mapping[str, Mapping[str, object]], kind: str, name: str) -> str:
     found = {key.lower(): value for key, value in table.items()}.get(name.strip().lower())
-    return json.dumps(found) if found is not None else f"nothing is known of {name!r}; known are {', '.join(table)}"
+    if found is None:
+        raise ToolError(f"there is no {kind} {name!r}; the names are {', '.join(table)}")
+    return json.dumps(found)
 
 
 def all_tasks() -> list[AgentTask]:

@@ -94,10 +94,15 @@ void test_pool_goes_on_without_a_late_worker_and_takes_it_back() {
     while (pool.num_present() == 2 && Clock::now() < deadline) run_once(pool, 3ms);
     EXPECT(pool.num_present() == 1);
     EXPECT(pool.num_threads() == 2);
-    deadline = Clock::now() + 20s;
-    while (pool.num_present() < 2 && Clock::now() < deadline) run_once(pool, 0ms);
+    // Other programs may come and go: a CPU that is free at the end of one wait alone proves nothing.
+    bool is_wanted = true;
+    for (int wait = 0; wait < 6 && is_wanted; ++wait) {
+        deadline = Clock::now() + 10s;
+        while (pool.num_present() < 2 && Clock::now() < deadline) run_once(pool, 0ms);
+        is_wanted = pool.num_present() < 2 && is_free();
+    }
+    EXPECT(!is_wanted);  // or it would have come back
     if (pool.num_present() < 2) {
-        EXPECT(!is_free());  // or it would have come back
         puts("threads_test: NOT tested that a worker comes back: other programs keep the CPUs busy");
     }
 }

@@ -14,6 +14,7 @@ from scripted_engine import Say, ScriptedEngine, call, calls_of, contents, text
 from treadle.agents.budget import Budget
 from treadle.agents.events import CallBegan, CallEnded, ReasoningPiece, RunEnded, TextPiece, TurnBegan, Warned
 from treadle.agents.function_tool import tool
+from treadle.agents.instructions import TRY_AGAIN
 from treadle.agents.loop import Agent
 from treadle.agents.result import AgentResult
 from treadle.agents.tool import ToolResult, ToolSpec
@@ -325,6 +326,24 @@ def test_errors_of_tools_are_shown_and_the_run_goes_on() -> None:
         "Error: ValueError: a bug",
         "Error: the call was cancelled",
     ]
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_model_that_gives_up_after_a_failure_is_asked_to_go_on_once(is_held: bool) -> None:
+    def say(words: str) -> Say:
+        return call("final_answer", json.dumps({"answer": words})) if is_held else text(words)
+
+    wrong, right = call("get_weather", '{"town": "x"}'), call("get_weather", RAIN)
+    engine = ScriptedEngine([wrong, say("It failed."), right, wrong, say("It failed again.")])
+    result = run(engine, Weather(), forces_calls=is_held)
+    assert (result.answer, result.end, result.usage.turns) == ("It failed again.", "answered", 5)
+    assert [TRY_AGAIN in json.dumps(asked.messages) for asked in engine.asked] == [False, False, True, True, True]
+
+
+def test_an_answer_after_a_call_that_worked_is_taken() -> None:
+    both = Say([ToolCall("get_weather", RAIN), ToolCall("get_weather", "{}")])
+    result = run(ScriptedEngine([both, text("It rains.")]), Weather())
+    assert (result.answer, result.usage.turns) == ("It rains.", 2)
 
 
 def test_long_results_are_cut_and_say_so() -> None:

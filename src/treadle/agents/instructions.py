@@ -15,6 +15,7 @@ __all__ = [
     "EMPTY_ANSWER",
     "LOOP_WARNING",
     "NOT_ALONE",
+    "TRY_AGAIN",
     "UNCERTAIN_CALL",
     "broken_note",
     "closing_note",
@@ -53,6 +54,11 @@ EMPTY_ANSWER = "Your answer was empty. Call a tool, or write your answer."
 ANSWER_IN_FORM = "Now give this answer with the tool final_answer."
 
 CUT_OFF = "Your answer was cut off, as it was too long. Write shorter calls."
+
+TRY_AGAIN = (
+    "Your last call failed. Correct it, or use another tool, and go on with the task. Only if that cannot be done, "
+    "give your answer again."
+)
 
 NOT_ALONE = "The final answer was not taken, because other calls came with it. Give it alone, once you have read them."
 

@@ -73,6 +73,7 @@ class Run:
         self._emit = emit
         self._shape = setup.shape
         self._detector = LoopDetector()
+        self._gives_up = self._was_encouraged = False  # whether an answer now would follow nothing but failures
         self._dispatcher = Dispatcher(setup.tools, history, setup.max_result_chars, emit)
         specs = [tool.spec for tool in setup.tools.values()]
         self._specs: list[ToolSpec] = [*specs, *([self._shape.spec] if self._shape else ())]
@@ -126,6 +127,8 @@ class Run:
                 return await self._act(answer)
             if not answer.read.content.strip():
                 return await self._retry(answer, instructions.EMPTY_ANSWER)
+            if self._is_to_be_encouraged():
+                return await self._retry(answer, instructions.TRY_AGAIN)
             self._history.add_answer(answer.read.content, (), answer.reasoning)
             if answer.end == "length":
                 await self._warn("the answer is cut off, as it reached the most tokens that one may have")
@@ -183,6 +186,7 @@ class Run:
             began = self._spending.usage.seconds
             results = await self._dispatcher.run(calls, self._spending.tool_seconds_left())
             self._spending.add_tools(len(calls), self._spending.usage.seconds - began)
+        self._gives_up = all(result.is_error for result in results)
         self._history.show_results()
         return [
             (canonical(call.name, call.arguments), result.text) for call, result in zip(calls, results, strict=True)
@@ -206,6 +210,8 @@ class Run:
         assert self._shape is not None
         try:
             text, data = self._shape.read(read_arguments(call.arguments, self._shape.spec))
+            if self._is_to_be_encouraged():
+                raise ToolError(instructions.TRY_AGAIN)
         except ToolError as error:
             self._history.add_answer(answer.read.content, [call], answer.reasoning)
             text = f"Error: the answer was not taken. {error}"
@@ -214,6 +220,12 @@ class Run:
             return await self._judge([(canonical(call.name, call.arguments), text)])
         self._history.add_answer(text, (), answer.reasoning)
         return _Outcome("answered", text, data)
+
+    def _is_to_be_encouraged(self) -> bool:
+        """Tell whether an answer comes right after calls that all failed, once in a run: small models give up early."""
+        is_first = self._gives_up and not self._was_encouraged
+        self._was_encouraged |= is_first
+        return is_first
 
     async def _close(self, end: EndReason, note: str) -> _Outcome:
         """Ask for an answer one last time, without tools."""

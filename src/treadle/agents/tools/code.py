@@ -28,7 +28,7 @@ _SHELLS = ("/bin/bash", "/bin/sh")
 _PYTHON = ToolSpec(
     "python",
     "Run Python code in the workspace and show what it prints. Each call starts afresh: variables are not kept from "
-    "call to call, files are. There is no network.",
+    "call to call, files are. There is no network, and there may be no packages beside Python's standard library.",
     parameters({"code": {"type": "string", "description": "The code. Print what you want to see."}}),
 )
 _SHELL = ToolSpec(

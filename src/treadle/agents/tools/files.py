@@ -54,12 +54,12 @@ _LIST = ToolSpec(
 )
 _READ = ToolSpec(
     "read_file",
-    "Read a text file of the workspace. Long files are cut; ask for the lines that you need.",
+    "Read a text file of the workspace. A long file is cut and says from which line to go on.",
     parameters(
         {"path": _PATH},
         {
-            "first_line": {"type": "integer", "minimum": 1, "default": 1, "description": "The first line to show."},
-            "last_line": {"type": "integer", "minimum": 1, "description": "The last line to show; by default the end."},
+            # No last line: small models that are offered one ask for the first line alone.
+            "first_line": {"type": "integer", "minimum": 1, "default": 1, "description": "Where to go on reading."},
         },
     ),
     is_read_only=True,
@@ -122,14 +122,12 @@ class _Files:
         lines = text.split("\n")
         if lines[-1] == "":
             lines.pop()
-        first, last = arguments.get("first_line", 1), min(arguments.get("last_line", len(lines)), len(lines))
+        first = arguments.get("first_line", 1)
         if not lines:
             return f"{name} is empty"
         if first > len(lines):
             raise ToolError(f"{name} has no line {first}; its last is {len(lines)}")
-        if last < first:
-            raise ToolError(f"last_line {last} is before first_line {first}")
-        return _part(name, lines, first, last)
+        return _part(name, lines, first)
 
     def write(self, arguments: Mapping[str, Any]) -> str:
         names = self._workspace.names_of(arguments["path"])
@@ -191,11 +189,11 @@ def _listed(entry: Entry) -> str:
     return f"{entry.path}  {size_text(entry.num_bytes) if entry.is_file else 'no regular file'}"
 
 
-def _part(name: str, lines: list[str], first: int, last: int) -> str:
+def _part(name: str, lines: list[str], first: int) -> str:
     """Return lines below a title that says which they are; as many of them as one answer may have."""
     shown: list[str] = []
     num_chars = 0
-    for line in lines[first - 1 : last]:
+    for line in lines[first - 1 :]:
         num_chars += len(line) + 1
         if num_chars > MAX_RESULT_CHARS:
             break
@@ -204,7 +202,8 @@ def _part(name: str, lines: list[str], first: int, last: int) -> str:
         line = lines[first - 1]
         shown = [f"{line[:MAX_RESULT_CHARS]}\n[cut: line {first} has {len(line):,} characters]"]
     end = first + len(shown) - 1
-    rest = f"\n[cut: {last - end} more lines; read on with first_line {end + 1}]" if end < last else ""
+    num_left = len(lines) - end
+    rest = f"\n[cut: {num_left} more lines; read on with first_line {end + 1}]" if num_left else ""
     part = "" if first == 1 and end == len(lines) else f", lines {first} to {end} of {len(lines)}"
     return f"{name}{part}:\n" + "\n".join(shown) + rest
 

@@ -31,7 +31,7 @@ _TABLE = ToolSpec(
         {
             "sql": {
                 "type": "string",
-                "description": "Such as: SELECT region, SUM(amount) FROM data GROUP BY region ORDER BY 2 DESC",
+                "description": "Such as: SELECT SUM(price) FROM data WHERE city = 'Lima'",
             }
         },
     ),
