@@ -169,7 +169,7 @@ def _file_tasks() -> list[AgentTask]:
     config = '[server]\nhost = "127.0.0.1"\nport = 8080\n\n[log]\nlevel = "info"\n'
     names = ["pear", "apple", "fig", "cherry", "banana"]
     script = "def area(width, height):\n    return width + height\n"
-    notes = "alpha\nbeta\nTODO: call the bank\ngamma\n"
+    notes = "alpha\nbeta\nOLD: call the bank\ngamma\n"
     return [
         AgentTask(
             "port",
@@ -194,8 +194,8 @@ def _file_tasks() -> list[AgentTask]:
         AgentTask(
             "remove",
             "file",
-            "Remove the line that begins with TODO from notes.txt and keep the other lines.",
-            holds("notes.txt", notes.replace("TODO: call the bank\n", "")),
+            "Remove the line that begins with OLD from notes.txt and keep the other lines.",
+            holds("notes.txt", notes.replace("OLD: call the bank\n", "")),
             {"notes.txt": notes},
         ),
         AgentTask(

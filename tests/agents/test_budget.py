@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from scripted_engine import Say, ScriptedEngine, call, contents, text
+from scripted_model import Say, ScriptedEngine, call, contents, text
 
 from treadle.agents.budget import Budget, Prices, Spending, Usage
 from treadle.agents.function_tool import tool

@@ -12,7 +12,7 @@ from typing import Any
 
 import function_tools
 import pytest
-from scripted_engine import Say, ScriptedEngine, call, text
+from scripted_model import Say, ScriptedEngine, call, text
 
 from treadle.agents.budget import Budget
 from treadle.agents.events import CallBegan, TextPiece

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from scripted_engine import Say, ScriptedEngine, call, contents, text
+from scripted_model import Say, ScriptedEngine, call, contents, text
 
 from treadle.agents.events import Warned
 from treadle.agents.function_tool import tool

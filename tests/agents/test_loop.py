@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, field_validator
-from scripted_engine import Say, ScriptedEngine, call, calls_of, contents, text
+from scripted_model import Say, ScriptedEngine, call, calls_of, contents, text
 
 from treadle.agents.budget import Budget
 from treadle.agents.events import CallBegan, CallEnded, ReasoningPiece, RunEnded, TextPiece, TurnBegan, Warned

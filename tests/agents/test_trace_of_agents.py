@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_engine import Say, ScriptedEngine, ScriptedStream, call, text
+from scripted_model import Say, ScriptedEngine, ScriptedStream, call, text
 
 from treadle.agents.function_tool import FunctionTool, tool
 from treadle.agents.loop import Agent

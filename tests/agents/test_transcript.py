@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_engine import ScriptedEngine, call, calls_of, contents, text
+from scripted_model import ScriptedEngine, call, calls_of, contents, text
 
 from treadle.agents.loop import Agent
 from treadle.agents.result import AgentResult
@@ -131,7 +131,7 @@ def test_a_killed_run(tmp_path: Path) -> None:
 import asyncio, sys, time
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).parent)!r})
-from scripted_engine import ScriptedEngine, call
+from scripted_model import ScriptedEngine, call
 from treadle.agents.function_tool import tool
 from treadle.agents.loop import Agent
 
