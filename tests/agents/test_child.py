@@ -16,7 +16,7 @@ from treadle.hardware.cpu_share import CpuShare
 
 
 def run(what: str, **arguments: Any) -> str:
-    return asyncio.run(run_child("agents.child_work", {"what": what}, name="count", **arguments)).text
+    return asyncio.run(run_child("child_work", {"what": what}, name="count", **arguments)).text
 
 
 def test_gives_what_the_work_gives() -> None:
@@ -44,7 +44,7 @@ def test_a_child_that_is_no_longer_wanted_is_killed(is_cancelled: bool) -> None:
 
     async def start() -> None:
         limits = ChildLimits(wall_seconds=3600 if is_cancelled else 1)
-        work = run_child("agents.child_work", {"what": "wait", "fd": writer}, name="count", fds=[writer], limits=limits)
+        work = run_child("child_work", {"what": "wait", "fd": writer}, name="count", fds=[writer], limits=limits)
         task = asyncio.create_task(work)
         if is_cancelled:
             assert await asyncio.to_thread(os.read, reader, 20)

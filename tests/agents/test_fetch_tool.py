@@ -17,8 +17,8 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from tool_calls import call, refusal
 
-from agents.tool_calls import call, refusal
 from local_server import Answer, LocalServer, local_server, status_answer, text_answer
 from treadle.agents.tools.allow_list import AllowList
 from treadle.agents.tools.fetch import FetchLimits, FetchTool

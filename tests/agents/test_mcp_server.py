@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
+from scripted_model import ScriptedEngine, text
 
-from agents.scripted_model import ScriptedEngine, text
 from command import TIMEOUT_SECONDS, environment, treadle
 from engine.remote.scripted_engine import CHAT, DONE, Events, delta, models, usage
 from local_server import local_server

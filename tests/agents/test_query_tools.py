@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tool_calls import call, refusal
 
-from agents.tool_calls import call, refusal
 from treadle.agents.tools.child import ChildLimits
 from treadle.agents.tools.local_tool import LocalTool
 from treadle.agents.tools.query import query_tools
