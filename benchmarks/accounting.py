@@ -91,7 +91,7 @@ async def run_tasks(arguments: argparse.Namespace) -> list[Trace]:
     traces = []
     async with await AsyncLLM.load(arguments.model, threads=arguments.threads) as llm:
         engine: Any = Driven(llm, arguments.turns, arguments.share)
-        async with Agent(engine, [burn], params=params) as agent:
+        async with Agent(engine, [burn], params=params, forces_calls=False) as agent:
             for index in range(arguments.tasks + 1):
                 result = await agent.run(f"Task {index}: weave a story of {index} threads.")
                 if result.error is not None:
