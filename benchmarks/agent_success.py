@@ -30,6 +30,7 @@ from treadle.agents.tools.query import query_tools
 from treadle.agents.tools.workspace import Workspace
 from treadle.engine.contract import AsyncEngine
 from treadle.engine.open_engine import open_engine
+from treadle.engine.sampling import SamplingParams
 
 OURS, RIVAL = "treadle", "llama.cpp"
 CONTEXT = 8192
@@ -42,6 +43,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--llama-server", metavar="PYTHON", help="also over llama.cpp; an interpreter with xllamacpp")
     parser.add_argument("--only", nargs="*", default=[], metavar="TASK", help="names or kinds of tasks")
     parser.add_argument("--max-turns", type=int, default=8, help="answers of the model for each task")
+    parser.add_argument("--answer-tokens", type=int, default=1024, help="the most in an answer of the model")
     parser.add_argument("--show", action="store_true", help="print the conversations")
     return parser.parse_args()
 
@@ -52,7 +54,9 @@ async def solve(engine: AsyncEngine, task: AgentTask, arguments: argparse.Namesp
         task.lay_out(folder)
         tools = await open_tools(task.kind, folder, stack)
         budget = Budget(max_turns=arguments.max_turns, max_seconds=600)
-        agent = await stack.enter_async_context(Agent(engine, tools, budget=budget, forces_calls=True))
+        params = SamplingParams(temperature=0, max_tokens=arguments.answer_tokens)
+        agent = Agent(engine, tools, budget=budget, params=params, forces_calls=True)
+        await stack.enter_async_context(agent)
         began = time.perf_counter()
         result = await agent.run(task.text)
         figures = {
