@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -213,6 +215,22 @@ def test_two_cannot_write_to_one_file(tmp_path: Path) -> None:
     Transcript.reopen(tmp_path / "run.jsonl")[0].close()
     with pytest.raises(UsageError, match="was closed"):
         transcript.write("run", {})
+
+
+@pytest.mark.parametrize(("number", "is_refused"), [(errno.ENOLCK, False), (errno.EIO, True)])
+def test_only_a_file_system_without_locks_is_done_without(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: int, is_refused: bool
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("treadle.agents.transcript.fcntl.flock", fail)
+    path = tmp_path / "run.jsonl"
+    if is_refused:
+        with pytest.raises(UsageError, match="cannot be locked: Input/output error"):
+            Transcript.create(path)
+    else:
+        Transcript.create(path).close()
 
 
 def test_a_place_where_nothing_can_be_written(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ Leaves to others: what the lines mean (``history``).
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -26,6 +27,8 @@ __all__ = ["VERSION", "Transcript"]
 
 VERSION = 1
 _MAX_BYTES = 256 << 20
+# What a file system without locks answers; there, two runs may write to one file.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 
 Line = dict[str, Any]
 
@@ -80,8 +83,10 @@ class Transcript:
             except BlockingIOError:
                 os.close(descriptor)
                 raise UsageError(f"transcript {path}: another run is writing to it") from None
-            except OSError:
-                pass  # a file system without locks
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    os.close(descriptor)
+                    raise UsageError(f"transcript {path}: cannot be locked: {error.strerror}") from None
         return cls(path, descriptor)
 
     def write(self, kind: str, fields: Mapping[str, Any]) -> None:

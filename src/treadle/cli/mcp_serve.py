@@ -116,7 +116,7 @@ async def _is_stopped(serving: asyncio.Task[None], note: str) -> bool:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        with suppress(NotImplementedError):  # not on every system
+        with suppress(NotImplementedError):  # Windows has no such handlers; Ctrl-C ends the process there
             loop.add_signal_handler(number, stopped.set)
     console.note(note)
     waiting = asyncio.create_task(stopped.wait())

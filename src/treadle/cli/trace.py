@@ -15,7 +15,6 @@ import typer
 
 from treadle.cli.console import console
 from treadle.cli.table import print_rows
-from treadle.cli.trace_facts import trace_facts
 from treadle.cli.waterfall import label_of, print_waterfall, show_seconds
 from treadle.errors import UsageError
 
@@ -75,6 +74,8 @@ def trace(
     if otel_endpoint is not None:
         _send(otel_endpoint, traces)
     if as_json:
+        from treadle.cli.trace_facts import trace_facts  # noqa: PLC0415  no other command needs what it imports
+
         console.out(json.dumps(trace_facts(traces, notes, has_spans=False), indent=2))
     elif html is None and otel_endpoint is None:
         chosen = traces if task is None else [traces[task - 1]]
@@ -83,6 +84,7 @@ def trace(
 
 def _write_page(path: Path, traces: Sequence[Trace], notes: Sequence[str]) -> None:
     from treadle.cli.page import make_page  # noqa: PLC0415  reads its parts
+    from treadle.cli.trace_facts import trace_facts  # noqa: PLC0415
 
     page = make_page("Where the time went", "trace", trace_facts(traces, notes, has_spans=True))
     try:

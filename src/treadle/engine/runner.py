@@ -280,7 +280,7 @@ def _adapters(requests: Sequence[Request]) -> list[_native.Adapter]:
     if all(request.adapter is None for request in requests):
         return []
     held = [None if request.adapter is None else request.adapter.weights for request in requests]
-    return cast(list[_native.Adapter], held)  # the stub does not say that there may be none
+    return cast(list[_native.Adapter], held)  # bound as nullable, for which the generated stub has no word
 
 
 def _block_tables(requests: Sequence[Request]) -> NDArray[np.int32]:
