@@ -25,7 +25,7 @@ namespace treadle::bindings {
 namespace {
 
 constexpr size_t kMinBytes = size_t{1} << 20;
-constexpr int64_t kWrittenAtOnce = int64_t{2} << 20;
+constexpr int64_t kWrittenAtOnce = int64_t{1} << 20;  // by each thread
 constexpr size_t kMinLatencyBytes = 4096;
 constexpr int kMaxWindows = 1000;
 constexpr double kMaxSeconds = 10;
@@ -39,16 +39,16 @@ class OwnedProbe {
         : isa_(kernels.isa),
           pool_(std::move(cpus)),
           memory_(num_bytes, "measuring the read bandwidth"),
-          probe_(pool_, kernels, memory_.data(), num_bytes) {
-        // By all threads, so that it is soon done and the pages lie near those that read them.
-        pool_.run([&](int worker) {
-            pool_.share(worker, static_cast<int64_t>(num_bytes), kWrittenAtOnce,
-                        [&](int64_t begin, int64_t end) { std::memset(memory_.data() + begin, 1, end - begin); });
-        });
+          probe_(pool_, kernels, memory_.data(), num_bytes) {}
+
+    bool fill() {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        return fill_next();
     }
 
     Rates measure(int windows, double seconds) {
         const std::lock_guard<std::mutex> lock(mutex_);
+        while (fill_next()) continue;
         double read = 0, int8 = 0, floats = 0;
         for (int i = 0; i < windows; ++i) {
             read = std::max(read, probe_.read_bytes_per_second(seconds));
@@ -61,10 +61,25 @@ class OwnedProbe {
     const char* isa() const { return isa_; }
 
  private:
+    // By all threads, so that it is soon done and the pages lie near those that read them.
+    bool fill_next() {
+        const auto num_left = static_cast<int64_t>(memory_.num_bytes()) - num_filled_;
+        const int64_t num_bytes = std::min(num_left, kWrittenAtOnce * pool_.num_threads());
+        uint8_t* next = memory_.data() + num_filled_;
+        if (num_bytes > 0)
+            pool_.run([&](int worker) {
+                pool_.share(worker, num_bytes, kWrittenAtOnce,
+                            [&](int64_t begin, int64_t end) { std::memset(next + begin, 1, end - begin); });
+            });
+        num_filled_ += num_bytes;
+        return num_bytes < num_left;
+    }
+
     const char* isa_;
     std::mutex mutex_;  // the pool runs one body at a time
     ThreadPool pool_;
     PageBuffer memory_;
+    int64_t num_filled_ = 0;
     LimitProbe probe_;
 };
 
@@ -136,6 +151,14 @@ void bind_limit_probe(nb::module_& m) {
             "cpus"_a, "num_bytes"_a, "isa"_a = "",
             "Allocates the memory to read: `num_bytes`, more than every cache together. `isa` names the kernels whose "
             "instructions are measured, the best this CPU runs by default.")
+        .def(
+            "fill",
+            [](OwnedProbe& self) {
+                nb::gil_scoped_release unlocked;
+                return self.fill();
+            },
+            "Takes the next MiB of the memory for each thread from the system, which may be slow; false when that was "
+            "the last. `measure` takes what is left.")
         .def(
             "measure",
             [](OwnedProbe& self, int windows, double seconds) {

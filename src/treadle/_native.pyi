@@ -263,6 +263,11 @@ class LimitProbe:
         Allocates the memory to read: `num_bytes`, more than every cache together. `isa` names the kernels whose instructions are measured, the best this CPU runs by default.
         """
 
+    def fill(self) -> bool:
+        """
+        Takes the next MiB of the memory for each thread from the system, which may be slow; false when that was the last. `measure` takes what is left.
+        """
+
     def measure(self, windows: int, seconds: float) -> tuple[float, float, float]:
         """
         Bytes read from memory per second, int8 multiplications and additions per second in registers, and the same of floats: each the best of so many windows of so many seconds, which take turns.

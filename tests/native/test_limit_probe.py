@@ -15,15 +15,15 @@ from treadle.errors import UsageError
 MIB = 1 << 20
 
 
-def test_others_run_while_the_memory_is_written() -> None:
+def test_others_run_while_it_measures() -> None:
     def has_progress() -> bool:
-        """Whether this thread comes any further while another is inside of the constructor."""
+        """Whether this thread comes any further while another is inside of the call."""
         turns = itertools.count()
         seen: list[object] = []
         # Called one after the other without a step of the interpreter between, where threads may take turns anyway.
         calls = [
             partial(repr, turns),
-            partial(_native.LimitProbe, cpus=[-1], num_bytes=64 * MIB),
+            partial(_native.LimitProbe([-1], 64 * MIB).measure, 1, 0.001),
             partial(repr, turns),
         ]
         thread = threading.Thread(target=lambda: seen.extend(map(partial.__call__, calls)))
@@ -43,6 +43,11 @@ def test_rates_are_those_of_a_computer(isa: str) -> None:
     assert 1e8 < read < 1e13
     assert 1e8 < int8 < 1e15
     assert 1e7 < floats < 1e15
+
+
+def test_the_memory_is_taken_step_by_step() -> None:
+    probe = _native.LimitProbe([-1, -1], 5 * MIB)
+    assert [probe.fill() for _ in range(4)] == [True, True, False, False]
 
 
 def test_the_best_kernels_are_measured_unless_others_are_asked_for() -> None:
