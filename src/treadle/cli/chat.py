@@ -5,8 +5,10 @@ Leaves to others: the model (``cli.loading``) and the answers (``LLM``).
 
 from __future__ import annotations
 
+import signal
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -16,18 +18,20 @@ from treadle.cli.adapters import load_adapter
 from treadle.cli.answer import print_answer
 from treadle.cli.console import console
 from treadle.cli.loading import open_model
+from treadle.cli.option_groups import ConsoleOptions, EngineOptions, SamplingOptions, expand_groups
 from treadle.cli.summary import closing_line
-from treadle.engine.sampling import SamplingParams
 from treadle.errors import UsageError
 
 if TYPE_CHECKING:
     from treadle.engine.completion import Completion
     from treadle.engine.llm import LLM
     from treadle.engine.remote.llm import RemoteLLM
+    from treadle.engine.sampling import SamplingParams
 
 __all__ = ["register"]
 
 _PROMPT = "> "
+_WAKE_SECONDS = 0.2
 _HELP = """\
 /help            this list
 /clear           forget the conversation
@@ -39,74 +43,27 @@ Ctrl-C stops an answer; at the prompt it leaves."""
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    app.command("chat")(chat)
+    app.command("chat")(expand_groups(chat))
 
 
 def chat(
     *,
     model: options.Model = None,
     system: options.System = None,
-    max_tokens: options.MaxTokens = SamplingParams.max_tokens,
-    temperature: options.Temperature = SamplingParams.temperature,
-    top_k: options.TopK = SamplingParams.top_k,
-    top_p: options.TopP = SamplingParams.top_p,
-    min_p: options.MinP = SamplingParams.min_p,
-    repetition_penalty: options.RepetitionPenalty = SamplingParams.repetition_penalty,
-    seed: options.Seed = None,
-    stop: options.Stop = None,
+    sampling: SamplingOptions,
     adapter: options.Adapter = None,
-    context: options.Context = None,
-    memory: options.Memory = None,
-    ram_cache: options.RamCache = None,
-    disk_cache: options.DiskCache = None,
-    kv_type: options.KvType = None,
-    engine: options.Engine = None,
-    threads: options.Threads = None,
-    prompt_threads: options.PromptThreads = None,
-    reserve_cores: options.ReserveCores = None,
-    pin: options.Pin = None,
-    numa: options.Numa = None,
-    huge_pages: options.HugePages = None,
-    adapt: options.Adapt = None,
-    mlock: options.Mlock = None,
-    quiet: options.Quiet = False,  # noqa: ARG001  its callback has told the console
-    verbose: options.Verbose = False,  # noqa: ARG001
+    engine: EngineOptions,
+    _console: ConsoleOptions,
 ) -> None:
     """Talk with a model.
 
     The model sees the whole conversation with every message. Type /help for the commands. Without a terminal every
     line of stdin is one message.
     """
-    params = SamplingParams(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        seed=seed,
-        stop=stop,
-    )
-    with open_model(
-        model,
-        context=context,
-        memory=memory,
-        ram_cache=ram_cache,
-        disk_cache=disk_cache,
-        kv_type=kv_type,
-        engine=engine,
-        threads=threads,
-        prompt_threads=prompt_threads,
-        reserve_cores=reserve_cores,
-        pin=pin,
-        numa=numa,
-        huge_pages=huge_pages,
-        adapt=adapt,
-        mlock=mlock,
-    ) as llm:
+    with open_model(model, **engine.as_arguments()) as llm:
         if not llm.has_chat_template:
             raise UsageError(f"{llm.name} has no chat template", hint='type `treadle run --raw -m MODEL "text"`')
-        _Conversation(llm, params, system, load_adapter(llm, adapter)).hold()
+        _Conversation(llm, sampling.params(), system, load_adapter(llm, adapter)).hold()
 
 
 class _Conversation:
@@ -189,11 +146,24 @@ def _read_line() -> str | None:
         line = console.read_line()
         return line.strip() if line else None
     try:
-        if sys.stdout.isatty():
-            return input(_PROMPT).strip()
-        sys.stderr.write(_PROMPT)  # stdout holds answers only
-        sys.stderr.flush()
-        return input().strip()
+        with _woken_up():
+            if sys.stdout.isatty():
+                return input(_PROMPT).strip()
+            sys.stderr.write(_PROMPT)  # stdout holds answers only
+            sys.stderr.flush()
+            return input().strip()
     except (EOFError, KeyboardInterrupt):
         sys.stderr.write("\n")
         return None
+
+
+@contextmanager
+def _woken_up() -> Iterator[None]:
+    """Wake ``input`` up now and then: a Ctrl-C just before it waits for keys is otherwise not seen until the next."""
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, _WAKE_SECONDS, _WAKE_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
