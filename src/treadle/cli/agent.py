@@ -15,12 +15,12 @@ import typer
 
 from treadle.cli import options
 from treadle.cli.console import console
+from treadle.cli.option_groups import ConsoleOptions, EngineOptions, expand_groups
 from treadle.engine.sampling import SamplingParams
 from treadle.errors import UsageError
 
 if TYPE_CHECKING:
     from treadle.agents.result import AgentResult
-    from treadle.engine.load import LoadOptions
 
 __all__ = ["register"]
 
@@ -41,7 +41,7 @@ _STOPPED = {
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    app.command("agent")(agent)
+    app.command("agent")(expand_groups(agent))
 
 
 def _tools(*names: str, help: str) -> Any:
@@ -109,17 +109,8 @@ def agent(
     policy: Annotated[
         str, typer.Option("--policy", help="How model and tools share the cores: adaptive or fixed.")
     ] = "adaptive",
-    context: options.Context = None,
-    memory: options.Memory = None,
-    ram_cache: options.RamCache = None,
-    disk_cache: options.DiskCache = None,
-    kv_type: options.KvType = None,
-    engine: options.Engine = None,
-    threads: options.Threads = None,
-    prompt_threads: options.PromptThreads = None,
-    reserve_cores: options.ReserveCores = None,
-    quiet: options.Quiet = False,  # noqa: ARG001  its callback has told the console
-    verbose: options.Verbose = False,  # noqa: ARG001
+    engine: EngineOptions,
+    _console: ConsoleOptions,
 ) -> None:
     """Let a model work on a task with tools.
 
@@ -132,22 +123,11 @@ def agent(
 
     if policy not in _POLICIES:
         raise UsageError(f"--policy {policy}: expected adaptive or fixed")
-    load: LoadOptions = {
-        "context": context,
-        "memory": memory,
-        "ram_cache": ram_cache,
-        "disk_cache": disk_cache,
-        "kv_type": kv_type,
-        "engine": engine,
-        "threads": threads,
-        "prompt_threads": prompt_threads,
-        "reserve_cores": reserve_cores,
-    }
     order = AgentOrder(
         task=_read_task(task, is_resumed=resume is not None),
         model=model,
         default_model=DEFAULT_MODEL,
-        load=load,
+        load=engine.as_arguments(),
         toolbox=ToolboxSettings(
             kinds=_kinds(tools),
             workspace=_folder(workspace),

@@ -20,6 +20,7 @@ from treadle.agents.tools.choice import Toolbox, ToolboxSettings
 from treadle.cli.agent_progress import Progress
 from treadle.cli.console import console
 from treadle.cli.loading import open_async_model
+from treadle.engine.open_engine import find_engine_url
 from treadle.errors import InternalError, UsageError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from treadle.agents.result import AgentResult
     from treadle.agents.tool import Tool
     from treadle.engine.contract import AsyncEngine
-    from treadle.engine.load import LoadOptions
+    from treadle.engine.load import PlanOptions
     from treadle.engine.sampling import SamplingParams
     from treadle.hardware.cpu_share import CpuShare
 
@@ -41,7 +42,7 @@ class AgentOrder:
     task: str | None
     model: str | None
     default_model: str
-    load: LoadOptions
+    load: PlanOptions
     toolbox: ToolboxSettings
     servers: Sequence[str]
     server_tools: frozenset[str] | None
@@ -77,7 +78,9 @@ async def run_agent(order: AgentOrder) -> tuple[AgentResult, str]:
         gate = _LateGate()
         tools = await _open_tools(order, gate, stack)
         load = order.load
-        if order.policy == "fixed":
+        if order.policy == "fixed" and find_engine_url(order.model, load.get("engine")) is None:
+            if load.get("adapt"):
+                raise UsageError("--adapt: with --policy fixed the number of threads stays as it is")
             load["adapt"] = False
         engine = await open_async_model(order.model, default=order.default_model, **load)
         stack.push_async_callback(engine.close)

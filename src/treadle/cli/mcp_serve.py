@@ -17,10 +17,11 @@ import typer
 from treadle.cli import options
 from treadle.cli.console import console
 from treadle.cli.loading import open_async_model
+from treadle.cli.option_groups import ConsoleOptions, EngineOptions, expand_groups
 from treadle.errors import UsageError
 
 if TYPE_CHECKING:
-    from treadle.engine.load import LoadOptions
+    from treadle.engine.load import PlanOptions
 
 __all__ = ["register"]
 
@@ -29,7 +30,7 @@ _EXIT_INTERRUPTED = 130
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    app.command("mcp-serve")(mcp_serve)
+    app.command("mcp-serve")(expand_groups(mcp_serve))
 
 
 def mcp_serve(
@@ -44,35 +45,15 @@ def mcp_serve(
     request_timeout: Annotated[
         float, typer.Option("--request-timeout", min=1, help="Seconds in which an answer must have ended.")
     ] = 600.0,
-    context: options.Context = None,
-    memory: options.Memory = None,
-    ram_cache: options.RamCache = None,
-    disk_cache: options.DiskCache = None,
-    kv_type: options.KvType = None,
-    engine: options.Engine = None,
-    threads: options.Threads = None,
-    prompt_threads: options.PromptThreads = None,
-    reserve_cores: options.ReserveCores = None,
-    quiet: options.Quiet = False,  # noqa: ARG001  its callback has told the console
-    verbose: options.Verbose = False,  # noqa: ARG001
+    engine: EngineOptions,
+    _console: ConsoleOptions,
 ) -> None:
     """Serve models as MCP tools over stdin and stdout.
 
     The tools are list_models, chat, generate and, of models in this process, embed. An MCP client starts the command
     and ends it by closing its stdin. It listens on no port.
     """
-    load: LoadOptions = {
-        "context": context,
-        "memory": memory,
-        "ram_cache": ram_cache,
-        "disk_cache": disk_cache,
-        "kv_type": kv_type,
-        "engine": engine,
-        "threads": threads,
-        "prompt_threads": prompt_threads,
-        "reserve_cores": reserve_cores,
-    }
-    asyncio.run(_serve(_sources(models), load, max_answer_tokens, request_timeout))
+    asyncio.run(_serve(_sources(models), engine.as_arguments(), max_answer_tokens, request_timeout))
 
 
 def _sources(models: list[str] | None) -> dict[str, str]:
@@ -89,7 +70,7 @@ def _sources(models: list[str] | None) -> dict[str, str]:
     return sources
 
 
-async def _serve(sources: dict[str, str], load: LoadOptions, max_answer_tokens: int, request_timeout: float) -> None:
+async def _serve(sources: dict[str, str], load: PlanOptions, max_answer_tokens: int, request_timeout: float) -> None:
     from treadle.agents.mcp_server import (  # noqa: PLC0415  not before `--help` is answered
         ModelToolLimits,
         make_server,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from treadle.cli import options
 from treadle.cli.console import console
+from treadle.cli.option_groups import PlacementOptions, expand_groups
 from treadle.cli.table import print_rows
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _UNKNOWN = "not known"
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    app.command("plan")(plan)
+    app.command("plan")(expand_groups(plan))
 
 
 def plan(
@@ -40,19 +40,7 @@ def plan(
         str, typer.Option("--compare", help="Predict these quantisations instead, such as Q4_K_M,Q5_K_M,Q8_0.")
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    context: options.Context = None,
-    memory: options.Memory = None,
-    ram_cache: options.RamCache = None,
-    disk_cache: options.DiskCache = None,
-    kv_type: options.KvType = None,
-    threads: options.Threads = None,
-    prompt_threads: options.PromptThreads = None,
-    reserve_cores: options.ReserveCores = None,
-    pin: options.Pin = None,
-    numa: options.Numa = None,
-    huge_pages: options.HugePages = None,
-    adapt: options.Adapt = None,
-    mlock: options.Mlock = None,
+    placement: PlacementOptions,
 ) -> None:
     """Show how a model would run on this machine: threads, places, memory, context, the reasons, and about how fast.
 
@@ -68,19 +56,7 @@ def plan(
     outlook = look_ahead(
         model,
         [quant.strip() for quant in compare.split(",") if quant.strip()],
-        context=context,
-        memory=memory,
-        ram_cache=ram_cache,
-        disk_cache=disk_cache,
-        kv_type=kv_type,
-        threads=threads,
-        prompt_threads=prompt_threads,
-        reserve_cores=reserve_cores,
-        pin=pin,
-        numa=numa,
-        huge_pages=huge_pages,
-        adapt=adapt,
-        mlock=mlock,
+        **placement.as_arguments(),
     )
     if outlook.speed is not None:
         remember_bandwidth({outlook.plan.threads.num_threads: [outlook.speed]})

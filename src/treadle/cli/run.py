@@ -16,6 +16,7 @@ from treadle.cli.adapters import load_adapter
 from treadle.cli.answer import print_answer
 from treadle.cli.console import console
 from treadle.cli.loading import open_model
+from treadle.cli.option_groups import ConsoleOptions, EngineOptions, SamplingOptions, expand_groups
 from treadle.cli.summary import closing_line, completion_facts, engine_line
 from treadle.engine.sampling import SamplingParams
 from treadle.errors import UsageError
@@ -32,7 +33,7 @@ Request = str | list[dict[str, Any]]  # a prompt, or messages
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    app.command("run")(run)
+    app.command("run")(expand_groups(run))
 
 
 def run(
@@ -42,31 +43,10 @@ def run(
     system: options.System = None,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object once the answer is there.")] = False,
-    max_tokens: options.MaxTokens = SamplingParams.max_tokens,
-    temperature: options.Temperature = SamplingParams.temperature,
-    top_k: options.TopK = SamplingParams.top_k,
-    top_p: options.TopP = SamplingParams.top_p,
-    min_p: options.MinP = SamplingParams.min_p,
-    repetition_penalty: options.RepetitionPenalty = SamplingParams.repetition_penalty,
-    seed: options.Seed = None,
-    stop: options.Stop = None,
+    sampling: SamplingOptions,
     adapter: options.Adapter = None,
-    context: options.Context = None,
-    memory: options.Memory = None,
-    ram_cache: options.RamCache = None,
-    disk_cache: options.DiskCache = None,
-    kv_type: options.KvType = None,
-    engine: options.Engine = None,
-    threads: options.Threads = None,
-    prompt_threads: options.PromptThreads = None,
-    reserve_cores: options.ReserveCores = None,
-    pin: options.Pin = None,
-    numa: options.Numa = None,
-    huge_pages: options.HugePages = None,
-    adapt: options.Adapt = None,
-    mlock: options.Mlock = None,
-    quiet: options.Quiet = False,  # noqa: ARG001  its callback has told the console
-    verbose: options.Verbose = False,  # noqa: ARG001
+    engine: EngineOptions,
+    _console: ConsoleOptions,
 ) -> None:
     """Answer one prompt.
 
@@ -74,34 +54,9 @@ def run(
     `treadle run "Summarise:" < notes.txt` works.
     """
     started = time.perf_counter()
-    params = SamplingParams(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        seed=seed,
-        stop=stop,
-    )
+    params = sampling.params()
     text = _read_prompt(prompt)
-    with open_model(
-        model,
-        context=context,
-        memory=memory,
-        ram_cache=ram_cache,
-        disk_cache=disk_cache,
-        kv_type=kv_type,
-        engine=engine,
-        threads=threads,
-        prompt_threads=prompt_threads,
-        reserve_cores=reserve_cores,
-        pin=pin,
-        numa=numa,
-        huge_pages=huge_pages,
-        adapt=adapt,
-        mlock=mlock,
-    ) as llm:
+    with open_model(model, **engine.as_arguments()) as llm:
         name = load_adapter(llm, adapter)
         request = _request(llm, text, system=system, is_raw=raw)
         chosen = {} if name is None else {"adapter": name}

@@ -7,20 +7,25 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from treadle.cli import options
 from treadle.cli.adapters import read_adapters
 from treadle.cli.console import console
+from treadle.cli.option_groups import ConsoleOptions, EngineOptions, expand_groups
 from treadle.config import Settings, parse_bytes
 from treadle.engine.batching import DEFAULT_SLOWDOWN
 from treadle.engine.memory_plan import MAX_NUM_REQUESTS
 from treadle.engine.open_engine import find_engine_url
 from treadle.engine.remote.address import is_engine_url, parse_address
 from treadle.errors import UsageError
+
+if TYPE_CHECKING:
+    from treadle.engine.load import LoadOptions
 
 __all__ = ["register"]
 
@@ -37,9 +42,22 @@ def _limit(*names: str, help: str) -> Any:
     return typer.Option(*names, help=help, rich_help_panel="Limits")
 
 
+@dataclass(frozen=True)
+class ServedEngineOptions(EngineOptions):
+    """What computes, of which a server keeps prompts on disk unless it is told otherwise."""
+
+    disk_cache: Annotated[
+        str | None,
+        typer.Option(
+            "--disk-cache",
+            help=f"Disk for prompts computed before, kept over restarts; 0 for none, {_DISK_CACHE} by default.",
+        ),
+    ] = None
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    app.command("serve")(serve)
+    app.command("serve")(expand_groups(serve))
 
 
 def serve(
@@ -118,17 +136,6 @@ def serve(
     adapter: options.Adapters = None,
     adapter_memory: options.AdapterMemory = None,
     max_adapters: options.MaxAdapters = None,
-    context: options.Context = None,
-    memory: options.Memory = None,
-    ram_cache: options.RamCache = None,
-    disk_cache: Annotated[
-        str | None,
-        typer.Option(
-            "--disk-cache",
-            help=f"Disk for prompts computed before, kept over restarts; 0 for none, {_DISK_CACHE} by default.",
-        ),
-    ] = None,
-    kv_type: options.KvType = None,
     max_num_requests: Annotated[
         int, typer.Option("--max-num-requests", help="Most requests of a model that are computed together.")
     ] = MAX_NUM_REQUESTS,
@@ -139,17 +146,8 @@ def serve(
             help="Prompts make steps of answers at most so many times as long; 0 for any, more throughput.",
         ),
     ] = DEFAULT_SLOWDOWN,
-    engine: options.Engine = None,
-    threads: options.Threads = None,
-    prompt_threads: options.PromptThreads = None,
-    reserve_cores: options.ReserveCores = None,
-    pin: options.Pin = None,
-    numa: options.Numa = None,
-    huge_pages: options.HugePages = None,
-    adapt: options.Adapt = None,
-    mlock: options.Mlock = None,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    engine: ServedEngineOptions,
+    loudness: ConsoleOptions,
 ) -> None:
     """Serve models with the OpenAI and Anthropic APIs.
 
@@ -187,32 +185,18 @@ def serve(
         otel_endpoint=otel_endpoint,
         measures_machine=measure,
     )
-    level = logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO
+    level = logging.WARNING if loudness.quiet else logging.DEBUG if loudness.verbose else logging.INFO
     configure_logs(is_json=log_json, level=level)
-    sources = _sources(models, engine)
+    load = cast("LoadOptions", engine.as_arguments())
+    load["disk_cache"] = engine.disk_cache or _usual_disk_cache()
+    load["adapter_memory"] = adapter_memory
+    load["max_adapters"] = max_adapters
+    load["max_num_requests"] = max_num_requests
+    load["slowdown"] = slowdown or None
     run_server(
-        sources,
+        _sources(models, engine.engine),
         settings,
-        {
-            "context": context,
-            "memory": memory,
-            "ram_cache": ram_cache,
-            "disk_cache": disk_cache or _usual_disk_cache(),
-            "adapter_memory": adapter_memory,
-            "max_adapters": max_adapters,
-            "kv_type": kv_type,
-            "max_num_requests": max_num_requests,
-            "slowdown": slowdown or None,
-            "engine": engine,
-            "threads": threads,
-            "prompt_threads": prompt_threads,
-            "reserve_cores": reserve_cores,
-            "pin": pin,
-            "numa": numa,
-            "huge_pages": huge_pages,
-            "adapt": adapt,
-            "mlock": mlock,
-        },
+        load,
         adapters=[AdapterSource(*each) for each in read_adapters(adapter)],
         on_ready=_log.info if log_json else console.note,
     )
