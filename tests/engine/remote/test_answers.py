@@ -76,7 +76,10 @@ def test_calls_are_put_together(server: LocalServer) -> None:
 def test_text_in_place_of_a_call_that_was_asked_for(server: LocalServer) -> None:
     asked = Conversation(HELLO.messages, [{"type": "function", "function": {"name": "now"}}], "required")
     server.routes[CHAT] = Events([delta(content="It is noon."), delta(finish_reason="stop"), DONE])
-    with pytest.raises(RemoteError, match="wrote text instead"):
+    with pytest.raises(RemoteError, match="gave no call"):
+        ask(server, asked)
+    server.routes[CHAT] = Events([delta(tool_calls=[call(0, "now", '"noon"')]), delta(finish_reason="stop"), DONE])
+    with pytest.raises(RemoteError, match="gave no call"):  # arguments that are no object, as some servers let through
         ask(server, asked)
     server.routes[CHAT] = Events([delta(tool_calls=[call(0, "now")]), delta(finish_reason="stop"), DONE])
     assert parts_of(ask(server, asked)) == [ToolCall("now", "{}")]

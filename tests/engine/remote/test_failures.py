@@ -186,6 +186,12 @@ async def _cancel(stream: Any) -> None:
         await task
 
 
+async def _cancel_and_close(stream: Any) -> None:
+    """As the server does for a client that leaves: closing must not break off what cancelling began."""
+    await _cancel(stream)
+    await stream.aclose()
+
+
 async def _close_while_another_reads(stream: Any) -> None:
     task = asyncio.create_task(anext(stream))
     await asyncio.sleep(0)
@@ -195,7 +201,9 @@ async def _close_while_another_reads(stream: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "leave", [_close, _cancel, _close_while_another_reads, None], ids=["close", "cancel", "close-beside", "drop"]
+    "leave",
+    [_close, _cancel, _cancel_and_close, _close_while_another_reads, None],
+    ids=["close", "cancel", "cancel-and-close", "close-beside", "drop"],
 )
 def test_leaving_ends_the_request_over_there(
     server: LocalServer, leave: Callable[[Any], Awaitable[None]] | None

@@ -85,7 +85,7 @@ class AnswerReader:
                 f"the engine at {self._host} ended {len(open_choices)} of {len(self._choices)} answers before their end"
             )
         if self._needs_call and any(choice.lacks_call for choice in self._choices):
-            raise RemoteError(f"the engine at {self._host} was to call a function and wrote text instead")
+            raise RemoteError(f"the engine at {self._host} was to call a function and gave no call")
         missing = (self._total_tokens or 0) - sum(choice.num_tokens for choice in self._choices)
         if self._total_tokens is not None and (missing > 0 or len(self._choices) == 1):
             self._choices[-1].answer_tokens += missing
@@ -201,14 +201,19 @@ class _Calls:
         self._index: int | None = None
         self._name = ""
         self._arguments: list[str] = []
-        self.has_any = False
+        self._num_whole = 0
+
+    @property
+    def has_any(self) -> bool:
+        """Tell whether a call came that is one, its arguments an object."""
+        is_whole = self._index is not None and bool(self._name) and _is_object("".join(self._arguments).strip() or "{}")
+        return self._num_whole > 0 or is_whole
 
     def read(self, pieces: Sequence[Mapping[str, Any]]) -> list[Part]:
         """Take in pieces and return the calls that are complete now, as another has begun."""
         found: list[Part] = []
         for piece in pieces:
             function = piece.get("function") or {}
-            self.has_any = True
             index = piece.get("index")
             if index is None:  # not every server numbers them; the first piece of each has its name
                 index = 0 if self._index is None else self._index + bool(function.get("name"))
@@ -226,7 +231,10 @@ class _Calls:
             return []
         name, arguments = self._name, "".join(self._arguments).strip() or "{}"
         self._index, self._name, self._arguments = None, "", []
-        return [ToolCall(name, arguments) if name and _is_object(arguments) else Content(f"{name}({arguments})")]
+        if not (name and _is_object(arguments)):
+            return [Content(f"{name}({arguments})")]
+        self._num_whole += 1
+        return [ToolCall(name, arguments)]
 
 
 def _logprobs(given: Any) -> list[TokenLogprob]:

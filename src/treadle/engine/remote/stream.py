@@ -50,6 +50,7 @@ class RemoteStream:
         # When the stream is dropped, the loop closes this generator, which ends the request.
         self._chunks = _chunks(ask, self._answers, Retries(max_retries, deadline))
         self._reading: asyncio.Future[CompletionChunk] | None = None
+        self._is_stopping = False
         self._is_over = False
         self._observer = None if observe is None else observe(None, self._answers.timings)
 
@@ -84,8 +85,8 @@ class RemoteStream:
     async def aclose(self, *, is_complete: bool = False) -> None:
         """Close the connection of the request; may be called twice, also while another task waits for a chunk."""
         self._end(is_complete=is_complete)
+        self._stop_reading()
         if self._reading is not None and not self._reading.done():
-            self._reading.cancel()
             await asyncio.wait({self._reading})
         await self._chunks.aclose()
 
@@ -97,13 +98,19 @@ class RemoteStream:
             remaining = None if self._deadline is None else self._deadline - loop.time()
             done, _ = await asyncio.wait({self._reading}, timeout=remaining)
         except BaseException:
-            self._reading.cancel()
+            self._stop_reading()
             raise
         if done:
             return self._reading.result()
-        self._reading.cancel()
+        self._stop_reading()
         await asyncio.wait({self._reading})
         raise DeadlineError("the time of the request was up before the engine elsewhere had answered")
+
+    def _stop_reading(self) -> None:
+        """Cancel what waits for a chunk, once: a second time would break off the closing of its connection."""
+        if self._reading is not None and not self._is_stopping:
+            self._is_stopping = True
+            self._reading.cancel()
 
     def _end(self, error: TreadleError | None = None, *, is_complete: bool = False) -> None:
         if self._is_over:
