@@ -1,4 +1,4 @@
-"""Notes what becomes of the inputs of a request for embeddings, in its record and in the metrics.
+"""Notes what becomes of the inputs of a request for embeddings: in its record, the metrics and the recent requests.
 
 Leaves to others: answers (``AnswerWatch``) and the form of the reports (``server.logs``, ``server.metrics``).
 """
@@ -14,6 +14,7 @@ from treadle.server.record import CURRENT
 
 if TYPE_CHECKING:
     from treadle.engine.embedding import Embedding
+    from treadle.server.hub import ServedModel
     from treadle.server.metrics import Metrics
 
 __all__ = ["EmbeddingWatch"]
@@ -23,22 +24,24 @@ class EmbeddingWatch:
     """Follows the inputs of one request; each counts like a prompt whose answer has no token.
 
     Args:
-        model: The name by which the server offers the model.
+        model: What embeds them.
         num_inputs: How many inputs there are.
         metrics: Where to count.
     """
 
-    def __init__(self, model: str, num_inputs: int, metrics: Metrics) -> None:
-        self._metrics = metrics.of_model(model)
+    def __init__(self, model: ServedModel, num_inputs: int, metrics: Metrics) -> None:
+        self._metrics = metrics.of_model(model.name)
+        self._recent = model.recent.begin_embeddings(num_inputs)
         self._num_open = num_inputs
         self._record = CURRENT.get()
         self._began = time.monotonic() if self._record is None else self._record.began
         if self._record is not None:
-            self._record.model = model
+            self._record.model = model.name
 
     def took(self, embedding: Embedding) -> None:
         """Count a vector."""
         self._num_open -= 1
+        self._recent.took(embedding)
         timings, num_tokens = embedding.timings, embedding.num_tokens
         self._metrics.prompt_tokens.inc(num_tokens)
         self._metrics.request_prompt_tokens.observe(num_tokens)
@@ -61,6 +64,7 @@ class EmbeddingWatch:
         """Count the inputs that are left as ended: because of ``error``, which may be that the client has gone."""
         if self._num_open:
             is_gone = isinstance(error, asyncio.CancelledError | ClientGoneError)
+            self._recent.ended(is_error=not is_gone)
             self._note_end("abort" if is_gone else "error", self._num_open)
             self._num_open = 0
 

@@ -39,13 +39,15 @@ class AdapterSource:
 class ServedModel:
     """One model by the name clients use, loaded or not. ``num_users`` requests keep it from being unloaded.
 
-    Its ``adapters``, by name, are read again whenever it is loaded.
+    ``last_used`` is the hub's time at which it was loaded or a request for it ended, whichever was later. Its
+    ``adapters``, by name, are read again whenever it is loaded.
     """
 
     name: str
     source: str
     created: int = field(default_factory=lambda: int(time.time()))
     engine: AsyncEngine | None = None
+    is_loading: bool = False
     num_users: int = 0
     last_used: float = 0.0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -167,12 +169,17 @@ class ModelHub:
         """Load the model for requests that name none, if it is not; raises TreadleError when it cannot be."""
         await self._loaded(self.default)
 
+    def idle_seconds(self, model: ServedModel) -> float | None:
+        """Return for how long nobody has used a model; None while somebody does, or it is not loaded."""
+        return None if model.engine is None or model.num_users else self._clock() - model.last_used
+
     async def unload_idle(self) -> None:
         """Unload every model that nobody has used for long enough."""
         if self._idle_unload is None:
             return
         for model in self.loaded:
-            if self._clock() - model.last_used >= self._idle_unload:
+            idle = self.idle_seconds(model)
+            if idle is not None and idle >= self._idle_unload:
                 await self._unload(model)
 
     async def close(self) -> None:
@@ -186,16 +193,24 @@ class ModelHub:
     async def _loaded(self, model: ServedModel) -> AsyncEngine:
         async with model.lock:
             if model.engine is None:
-                engine = await self._load_making_room(model)
+                model.is_loading = True
                 try:
-                    for adapter in model.adapters.values():
-                        await engine.load_adapter(adapter.name, adapter.path, adapter.scale)
-                except BaseException:
-                    await engine.close()
-                    raise
-                engine.observe = partial(self._observe, model)
-                model.engine = engine
+                    model.engine = await self._load_with_adapters(model)
+                finally:
+                    model.is_loading = False
+                model.last_used = self._clock()
             return model.engine
+
+    async def _load_with_adapters(self, model: ServedModel) -> AsyncEngine:
+        engine = await self._load_making_room(model)
+        try:
+            for adapter in model.adapters.values():
+                await engine.load_adapter(adapter.name, adapter.path, adapter.scale)
+        except BaseException:
+            await engine.close()
+            raise
+        engine.observe = partial(self._observe, model)
+        return engine
 
     def _refuse_taken(self, name: str) -> None:
         if any(name == model.name or name in model.adapters for model in self.models.values()):

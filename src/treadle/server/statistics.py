@@ -5,10 +5,14 @@ Leaves to others: counting (the engine, ``server.recent``) and drawing (``server
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from treadle.engine.kv_type import KV_BLOCK_TOKENS
+from treadle.engine.remote.address import is_engine_url
 from treadle.hardware.memory import resident_memory_bytes
+from treadle.hardware.throttling import read_throttling
 from treadle.server.machine_watch import Shares
 
 if TYPE_CHECKING:
@@ -22,24 +26,37 @@ if TYPE_CHECKING:
 __all__ = ["server_statistics"]
 
 
-def server_statistics(hub: ModelHub, machine: MachineWatch) -> dict[str, Any]:
+def server_statistics(
+    hub: ModelHub, machine: MachineWatch, *, max_output_tokens: int | None, clock: Callable[[], float] = time.monotonic
+) -> dict[str, Any]:
     """Return how the server and its models are doing; sizes in bytes, rates and shares of the last ten seconds.
 
-    What is not known is null: all limits until they could be measured.
+    What is not known is null: all limits until they could be measured. ``clock`` is what two looks are compared by.
     """
-    speed = machine.speed
+    speed, denied = machine.speed, read_throttling()
     return {
+        "clock_seconds": clock(),
         "resident_bytes": resident_memory_bytes(),
         "limits": {
             "read_bytes_per_second": None if speed is None else speed.read_bytes_per_second,
             "int8_ops_per_second": None if speed is None else speed.int8_ops_per_second or None,
+            "answer_tokens": max_output_tokens,
         },
-        "models": [_model_facts(model, speed) for model in hub.models.values()],
+        "denied": {"throttled_seconds": denied.throttled_seconds, "steal_seconds": denied.steal_seconds},
+        "models": [_model_facts(hub, model, speed) for model in hub.models.values()],
     }
 
 
-def _model_facts(model: ServedModel, speed: MachineSpeed | None) -> dict[str, Any]:
-    facts: dict[str, Any] = {"name": model.name, "is_loaded": model.engine is not None}
+def _model_facts(hub: ModelHub, model: ServedModel, speed: MachineSpeed | None) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "name": model.name,
+        "adapters": list(model.adapters),
+        "is_loaded": model.engine is not None,
+        "is_loading": model.is_loading,
+        "is_elsewhere": is_engine_url(model.source),
+        "users": model.num_users,
+        "idle_seconds": hub.idle_seconds(model),
+    }
     if model.engine is not None:
         facts["context"] = model.engine.context
         facts |= _engine_facts(model.engine, speed)
@@ -56,6 +73,7 @@ def _local_facts(report: LoadReport, stats: EngineStats, speed: MachineSpeed | N
     scheduler, steps, plan = stats.scheduler, stats.steps, report.memory_plan
     shares = Shares(speed, stats)
     return {
+        "embeds_only": report.embeds_only,
         "running": scheduler.num_running,
         "waiting": scheduler.num_waiting,
         "tokens_per_second": {"prompt": steps.prompt_rate, "answer": steps.answer_rate},
@@ -79,20 +97,27 @@ def _local_facts(report: LoadReport, stats: EngineStats, speed: MachineSpeed | N
             "disk_cache_limit": report.disk_cache_bytes,
             "available": plan.available_bytes,
         },
-        "threads": {"count": report.thread_plan.num_threads, "reason": report.thread_plan.reason, "isa": report.isa},
+        "threads": {
+            "count": report.thread_plan.num_threads,
+            "latest": stats.num_threads or None,
+            "reason": report.thread_plan.reason,
+            "isa": report.isa,
+        },
     }
 
 
 def _cache_facts(stats: EngineStats) -> dict[str, Any]:
     """Return how many prompt tokens were found, by where, and how many were not."""
     scheduler, store = stats.scheduler, stats.store
-    loaded = {"ram": 0, "disk": 0}
+    loaded = kept = {"ram": 0, "disk": 0}
     if store is not None:
         loaded = {"ram": store.num_loaded_from_ram, "disk": store.num_loaded_from_disk}
+        kept = {"ram": store.num_in_ram, "disk": store.num_on_disk}
     return {
         "hit_rate": stats.hit_rate,
         "kv_block_tokens": scheduler.num_pool_hit_tokens,
         "ram_tokens": loaded["ram"] * KV_BLOCK_TOKENS,
         "disk_tokens": loaded["disk"] * KV_BLOCK_TOKENS,
         "missed_tokens": scheduler.num_missed_tokens,
+        "kept_tokens": {place: num_blocks * KV_BLOCK_TOKENS for place, num_blocks in kept.items()},
     }

@@ -5,8 +5,10 @@ Leaves to others: what the page does (``server.dashboard``) and what the figures
 
 from __future__ import annotations
 
+import hashlib
+import json
 from importlib.resources import files
-from typing import Any
+from typing import NamedTuple
 
 from fastapi import APIRouter, HTTPException, Request
 from starlette.responses import Response
@@ -34,38 +36,58 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    # Kept by browsers, which ask each time whether it is still what they have: the page of one version never meets the
+    # scripts of another.
     "Cache-Control": "no-cache",
 }
 
 
-def _read_files() -> dict[str, bytes]:
-    folder = files("treadle.server") / "dashboard"
-    return {file.name: file.read_bytes() for file in folder.iterdir() if file.name.rpartition(".")[2] in _TYPES}
+class _File(NamedTuple):
+    content: bytes
+    type: str
+    tag: str
+
+
+def _read_files() -> dict[str, _File]:
+    found = {}
+    for file in (files("treadle.server") / "dashboard").iterdir():
+        kind = _TYPES.get(file.name.rpartition(".")[2])
+        if kind is not None:
+            content = file.read_bytes()
+            found[file.name] = _File(content, kind, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+    return found
 
 
 _FILES = _read_files()
 
 
 @router.get("/", summary="Chat with the models and watch the engine", include_in_schema=False)
-async def page() -> Response:
+async def page(request: Request) -> Response:
     """Return the page."""
-    return _file(_PAGE)
+    return _file(request, _PAGE)
 
 
 @router.get("/dashboard/{name}", include_in_schema=False)
-async def asset(name: str) -> Response:
+async def asset(request: Request, name: str) -> Response:
     """Return a file of the page."""
     if name not in _FILES:
         raise HTTPException(404, f"the page has no file {name!r:.80}")
-    return _file(name)
+    return _file(request, name)
 
 
 @router.get("/stats", summary="Tell how the engine is doing")
-async def stats(request: Request) -> dict[str, Any]:
+async def stats(request: Request) -> Response:
     """Return load, speed, cache hits, memory and recent requests of each model; no text of any request."""
     state = state_of(request)
-    return server_statistics(state.hub, state.machine)
+    found = server_statistics(state.hub, state.machine, max_output_tokens=state.settings.output_limit(None))
+    return Response(json.dumps(found), media_type="application/json", headers={"Cache-Control": "no-store"})
 
 
-def _file(name: str) -> Response:
-    return Response(_FILES[name], media_type=_TYPES[name.rpartition(".")[2]], headers=_HEADERS)
+def _file(request: Request, name: str) -> Response:
+    file = _FILES[name]
+    headers = {**_HEADERS, "ETag": file.tag}
+    known = request.headers.get("if-none-match", "").split(",")
+    if any(tag.strip().removeprefix("W/") in (file.tag, "*") for tag in known):
+        return Response(status_code=304, headers=headers)
+    return Response(file.content, media_type=file.type, headers=headers)

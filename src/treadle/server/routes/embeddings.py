@@ -49,7 +49,7 @@ async def _respond(state: ServerState, body: EmbeddingsRequest) -> Response:
             raise UsageError(
                 f"{held.adapter} is an adapter, and texts are embedded without", hint=f"name {held.model.name}"
             )
-        watch = EmbeddingWatch(held.name, len(body.inputs), state.metrics)
+        watch = EmbeddingWatch(held.model, len(body.inputs), state.metrics)
         try:
             found = await _embed(held.engine, body, watch, state.settings.request_timeout)
         except BaseException as error:
