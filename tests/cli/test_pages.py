@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +136,19 @@ def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_figures_that_are_no_numbers_are_refused(facts: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="JSON"):
         make_page("t", "trace", facts)
+
+
+def test_colours_and_type_are_those_of_the_page_of_the_server(page: str) -> None:
+    tokens = (files("treadle.server") / "dashboard" / "tokens.css").read_text()
+    [style] = read(page).text_of("style")
+    assert tokens in style
+    folders = files("treadle.cli") / "page", files("treadle.server") / "dashboard"
+    for sheet in (file for folder in folders for file in folder.iterdir() if file.name.endswith(".css")):
+        text = sheet.read_text()
+        assert sheet.name == "tokens.css" or not re.search(
+            r"#[0-9a-f]{3,8}\b|^\s*--(?!part\b)[\w-]+:", text, re.MULTILINE
+        ), sheet
+        assert set(re.findall(r"var\((--[\w-]+)", text)) <= {
+            *re.findall(r"^\s*(--[\w-]+):", tokens, re.MULTILINE),
+            "--part",
+        }

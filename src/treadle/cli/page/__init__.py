@@ -15,6 +15,8 @@ from typing import Any, Literal
 __all__ = ["make_page"]
 
 _FOLDER = files("treadle.cli") / "page"
+# Colours and type are those of the server's page.
+_TOKENS = files("treadle.server") / "dashboard" / "tokens.css"
 
 
 def make_page(title: str, name: Literal["profile", "trace"], facts: dict[str, Any]) -> str:
@@ -25,7 +27,8 @@ def make_page(title: str, name: Literal["profile", "trace"], facts: dict[str, An
         name: Of the files in this folder that it is made of.
         facts: What the script finds as JSON; text in it may be anybody's, and never becomes markup.
     """
-    style = "\n" + _read("page.css") + "\n" + _read(f"{name}.css")
+    tokens = _TOKENS.read_text(encoding="utf-8")
+    style = "\n" + tokens + "\n" + _read("page.css") + "\n" + _read(f"{name}.css")
     script = "\n" + _read("draw.js") + "\n" + _read(f"{name}.js")
     # Nothing but these two may run or apply, whatever the figures bring with them.
     policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"
