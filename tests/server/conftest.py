@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
 from running_server import MODEL, RunningServer
 from treadle.server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 
 @pytest.fixture(scope="session")
@@ -47,3 +52,48 @@ def server(request: pytest.FixtureRequest) -> RunningServer:
 def http(server: RunningServer) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.url, timeout=60) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium without a window; for a module, since no event loop can run in this thread meanwhile."""
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 (an extra; its tests are skipped without it)
+
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        pytest.skip("needs chromium: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser, native_server: RunningServer) -> Iterator[Callable[..., Page]]:
+    """Opens the server's page; at the end nothing may have been complained about and nothing asked of another server.
+
+    A test that ``expects_failure`` lets the browser complain that a request failed.
+    """
+    complaints: list[str] = []
+    addresses: list[str] = []
+    contexts = []
+
+    def open_one(*, expects_failure: bool = False, **options: Any) -> Page:
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 860}, **options})
+        contexts.append(context)
+        context.set_default_timeout(60_000)
+        page = context.new_page()
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: (complaints.append(dialog.message), dialog.dismiss()))
+        page.on("request", lambda request: addresses.append(request.url))
+        if not expects_failure:
+            page.on("console", lambda message: complaints.append(message.text) if message.type != "log" else None)
+        page.goto(native_server.url)
+        page.wait_for_selector("#connection[data-state=ok]")
+        return page
+
+    yield open_one
+    for context in contexts:
+        context.close()
+    assert complaints == []
+    assert all(address.startswith(f"{native_server.url}/") for address in addresses)

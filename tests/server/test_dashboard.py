@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from html.parser import HTMLParser
 from importlib.resources import files
+from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from running_server import MODEL
 from treadle.engine.completion import Completion, CompletionChunk, Timings
-from treadle.errors import InternalError, TreadleError
+from treadle.engine.contract import AsyncEngine
+from treadle.engine.embedding import Embedding
+from treadle.engine.sampling import SamplingParams
+from treadle.errors import InternalError, TreadleError, UsageError
+from treadle.server.hub import ModelHub
+from treadle.server.limits import Limits
+from treadle.server.machine_watch import MachineWatch
 from treadle.server.recent import RecentRequests
+from treadle.server.schema.chat import ChatRequest
+from treadle.server.settings import ServerSettings
+from treadle.server.statistics import server_statistics
 
 FOLDER = files("treadle.server") / "dashboard"
 NAMES = sorted(file.name for file in FOLDER.iterdir())
@@ -43,8 +55,23 @@ def test_files_come_with_a_strict_policy(http: httpx.Client, path: str) -> None:
     assert policy["default-src"] == "'none'"
     assert policy["script-src"] == policy["connect-src"] == policy["style-src"] == "'self'"
     assert response.headers["x-content-type-options"] == "nosniff"
+    assert response.headers["referrer-policy"] == "no-referrer"
+    assert policy["frame-ancestors"] == policy["base-uri"] == "'none'" and "unsafe" not in str(policy)
     name = path.rpartition("/")[2] or "index.html"
     assert response.content == (FOLDER / name).read_bytes()
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("path", ["/", "/dashboard/app.js"])
+def test_what_a_browser_has_is_not_sent_again(http: httpx.Client, path: str) -> None:
+    first = http.get(path)
+    tag = first.headers["etag"]
+    assert first.headers["cache-control"] == "no-cache"
+    for known in (tag, f'"other", W/{tag}', "*"):
+        again = http.get(path, headers={"If-None-Match": known})
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+        assert again.headers["content-security-policy"] == first.headers["content-security-policy"]
+    assert http.get(path, headers={"If-None-Match": '"other"'}).status_code == 200
 
 
 @pytest.mark.model
@@ -70,7 +97,38 @@ def test_the_page_needs_nothing_that_its_policy_forbids() -> None:
             assert attributes.get("src")
     for name in NAMES:
         text = (FOLDER / name).read_text().replace("http://www.w3.org/2000/svg", "")
-        assert not re.search(r"https?://|innerHTML|outerHTML|insertAdjacentHTML|localStorage|@import", text), name
+        assert not re.search(
+            r"https?://\w|innerHTML|outerHTML|insertAdjacentHTML|document\.write|@import|url\(", text
+        ), name
+        assert not re.search(r"""(fetch|from|import)\W+["'`]/""", text), f"{name} has an address that is not relative"
+
+
+def test_every_file_of_the_page_is_used_and_no_other_asked_for() -> None:
+    texts = {name: (FOLDER / name).read_text() for name in NAMES}
+    used = set(re.findall(r'(?:href|src)="dashboard/([^"]+)"', texts["index.html"])) | {"index.html"}
+    for name in NAMES:
+        used |= set(re.findall(r'from "\./([^"]+)"', texts[name]))
+    assert used == set(NAMES)
+
+
+def test_the_settings_tell_the_defaults_and_the_limits_of_the_server() -> None:
+    fields = {}
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            if tag == "input" and dict(attrs).get("type") == "number":
+                fields[dict(attrs)["name"]] = dict(attrs)
+
+    Reader().feed((FOLDER / "index.html").read_text())
+    assert set(fields) <= set(ChatRequest.model_fields)
+    default = SamplingParams()
+    off = {"top_k": 0, "min_p": 0, "repetition_penalty": 1}
+    for name in ("temperature", "top_p", *off):
+        told = fields[name]["placeholder"]
+        assert getattr(default, name) == (off[name] if told == "off" else float(told or ""))
+        for bound in ("min", "max"):
+            if fields[name].get(bound):
+                ChatRequest.model_validate({"messages": [{}], name: json.loads(fields[name][bound] or "")})
 
 
 @pytest.mark.model
@@ -97,6 +155,52 @@ def test_statistics_count_a_request_and_keep_none_of_its_text(http: httpx.Client
     assert (chat["state"], plain["state"], plain["answer_tokens"]) == ("length", "length", 2)
     phases = [chat[f"{phase}_seconds"] for phase in ("queued", "prefill", "decode")]
     assert 0 < sum(phases) <= chat["total_seconds"]
+    assert (model["is_loading"], model["is_elsewhere"], model["users"], model["adapters"]) == (False, False, 0, [])
+    assert model["idle_seconds"] >= 0
+    assert response.json()["clock_seconds"] > 0
+    assert {"throttled_seconds", "steal_seconds"} == set(response.json()["denied"])
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("server", ["native", "remote"], indirect=True)
+def test_a_request_for_vectors_is_remembered(http: httpx.Client) -> None:
+    usage = http.post("/v1/embeddings", json={"input": [SECRET, "two", "three"]}).json()["usage"]
+    http.post("/v1/embeddings", json={"input": SECRET, "dimensions": 1_000_000})
+    response = http.get("/stats")
+    failed, done = response.json()["models"][0]["requests"][:2]
+    assert "zyzzyva" not in response.text
+    assert (done["kind"], done["num_inputs"], done["state"]) == ("embeddings", 3, "stop")
+    assert (done["prompt_tokens"], done["answer_tokens"]) == (usage["prompt_tokens"], 0)
+    assert done["queued_seconds"] + done["prefill_seconds"] == pytest.approx(done["total_seconds"])
+    assert (failed["state"], failed["queued_seconds"]) == ("error", None)
+
+
+def test_models_tell_their_state() -> None:
+    async def load(source: str) -> AsyncEngine:
+        [model] = facts(source)
+        seen.append((model["is_loaded"], model["is_loading"], model["users"], model["is_elsewhere"]))
+        raise UsageError("no such file")
+
+    def facts(name: str) -> list[dict[str, Any]]:
+        found = server_statistics(hub, machine, max_output_tokens=7)
+        assert found["limits"]["answer_tokens"] == 7
+        return [model for model in found["models"] if name.endswith(model["name"])]
+
+    seen: list[tuple[bool, bool, int, bool]] = []
+    hub = ModelHub({"near": "near", "far": "http://127.0.0.1:1/v1#far"}, load)
+    machine = MachineWatch(hub, Limits(ServerSettings()))
+
+    async def use(name: str) -> None:
+        async with hub.use(name):
+            pass
+
+    for name in ("near", "far"):
+        with pytest.raises(UsageError):
+            asyncio.run(use(name))
+    assert seen == [(False, True, 1, False), (False, True, 1, True)]
+    assert [(model["is_loading"], model["users"], model["idle_seconds"]) for model in facts("near")] == [
+        (False, 0, None)
+    ]
 
 
 def test_a_request_goes_through_its_states() -> None:
@@ -122,6 +226,7 @@ def test_a_request_goes_through_its_states() -> None:
     [done] = recent.as_json()
     assert json.loads(json.dumps(done)) == {
         "id": 1,
+        "kind": "answer",
         "began_at": 1234.5,
         "state": "stop",
         "prompt_tokens": 8,
@@ -165,6 +270,33 @@ def test_an_engine_that_tells_no_phases_leaves_them_open() -> None:
     recent = RecentRequests(Clock())
     recent.begin(8, dict).took(chunk(1))
     assert recent.as_json()[0]["queued_seconds"] is None
+
+
+def test_vectors_go_through_their_states() -> None:
+    clock = Clock()
+    recent = RecentRequests(clock)
+    request = recent.begin_embeddings(2)
+    clock.now = 10.5
+    assert [recent.as_json()[0][name] for name in ("state", "queued_seconds")] == ["waiting", None]
+    request.took(Embedding(np.zeros(2, np.float32), 5, 3, Timings(0.25, 0.25, 0)))
+    clock.now = 11.0
+    assert [recent.as_json()[0][name] for name in ("state", "queued_seconds", "prefill_seconds")] == [
+        "answering",
+        0.25,
+        0.75,
+    ]
+    request.took(Embedding(np.zeros(2, np.float32), 6, 0, Timings(0.5, 0.25, 0)))
+    clock.now = 99.0
+    [done] = recent.as_json()
+    assert (done["state"], done["total_seconds"], done["queued_seconds"]) == ("stop", 1.0, 0.25)
+    assert (done["prompt_tokens"], done["cached_tokens"]) == (11, 3)
+
+
+@pytest.mark.parametrize(("is_error", "state"), [(True, "error"), (False, "stopped")])
+def test_vectors_that_never_come_say_why(is_error: bool, state: str) -> None:
+    recent = RecentRequests(Clock())
+    recent.begin_embeddings(2).ended(is_error=is_error)
+    assert recent.as_json()[0]["state"] == state
 
 
 def test_only_the_newest_are_kept() -> None:

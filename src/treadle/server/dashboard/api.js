@@ -2,11 +2,13 @@
 
 const KEY_NAME = "treadle.api-key";
 
-/** A refusal by the server, in its own words. */
+/** A refusal by the server, in its own words; `retryAfter` is how many seconds it asks to wait, if it does. */
 export class ApiError extends Error {
-  constructor(status, message) {
+  constructor(status, { message, code }, retryAfter = null) {
     super(message);
     this.status = status;
+    this.code = code ?? null;
+    this.retryAfter = retryAfter;
   }
 }
 
@@ -34,16 +36,18 @@ export function storeKey(key) {
 async function call(path, init = {}) {
   const key = storedKey();
   const headers = { ...init.headers, ...(key ? { Authorization: `Bearer ${key}` } : {}) };
-  const response = await fetch(path, { ...init, headers, cache: "no-store", credentials: "omit" });
-  if (!response.ok) throw new ApiError(response.status, await refusal(response));
-  return response;
+  const response = await fetch(path, { ...init, headers, cache: "no-store", credentials: "same-origin" });
+  if (response.ok) return response;
+  const retryAfter = Number.parseInt(response.headers.get("retry-after") ?? "", 10);
+  throw new ApiError(response.status, await refusal(response), Number.isNaN(retryAfter) ? null : retryAfter);
 }
 
 async function refusal(response) {
+  const unknown = { message: `the server answered ${response.status} ${response.statusText}`.trim() };
   try {
-    return (await response.json()).error.message;
+    return (await response.json()).error ?? unknown;
   } catch {
-    return `the server answered ${response.status} ${response.statusText}`;
+    return unknown; // of a proxy in between, for one
   }
 }
 
@@ -62,10 +66,10 @@ export async function* streamChat(body, signal) {
   for await (const data of events(response.body)) {
     if (data === "[DONE]") return;
     const chunk = JSON.parse(data);
-    if (chunk.error) throw new ApiError(200, chunk.error.message);
+    if (chunk.error) throw new ApiError(200, chunk.error);
     yield chunk;
   }
-  throw new Error("the connection ended before the answer did");
+  throw new Error("The connection ended before the answer did.");
 }
 
 /** Iterates over the data of server-sent events, wherever the network cut them. */

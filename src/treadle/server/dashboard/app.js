@@ -1,154 +1,139 @@
-// Starts the page: keys, model choice, the form, and the loop that asks the server how it is.
+// Starts the page: puts its parts together, and asks the server again and again how it is.
 
-import { ApiError, fetchStats, storeKey, storedKey } from "./api.js";
-import { Chat } from "./chat.js";
-import { showEngine } from "./engine.js";
-import { element } from "./format.js";
+import { ApiError, fetchStats } from "./api.js";
+import { Chat, contextWords } from "./chat.js";
+import { watchComposer } from "./composer.js";
+import { showEngine, watchEngineButton } from "./engine.js";
+import { byId, setText } from "./format.js";
+import { watchHistory } from "./history.js";
+import { askForKey, isAskingForKey, showKeyButton, watchKey } from "./keys.js";
+import { modelOf, showModels } from "./models.js";
+import { Scroller } from "./scroller.js";
+import { Settings } from "./settings.js";
+import { currentConversation, newConversation, rememberCurrent } from "./store.js";
 
-const POLL_MS = 1000;
-const RETRY_MS = 4000;
+const BUSY_MS = 1000;
+const IDLE_MS = 2000;
+const LONGEST_MS = 15_000;
 
-const byId = (id) => document.getElementById(id);
 const question = byId("question");
 const modelChoice = byId("model");
-const keyDialog = byId("key-dialog");
-
-const chat = new Chat({
-  messages: byId("messages"),
-  scroller: byId("scroller"),
-  announcement: byId("announcement"),
-  onRefused: askForKey,
-  onState: showRunning,
-});
-
+const settings = new Settings();
 let lastStats = null;
 let timer = 0;
 let isPolling = false;
+let pause = IDLE_MS;
+let chat = null;
 
+/** Nobody looks at a hidden page: it asks nothing, and catches up when it is looked at. */
 async function poll() {
   clearTimeout(timer);
-  if (isPolling || document.hidden || keyDialog.open) return;
+  if (isPolling || document.hidden || isAskingForKey()) return;
   isPolling = true;
-  let pause = POLL_MS;
   try {
     lastStats = await fetchStats();
-    showModels(lastStats.models);
-    showEngine(lastStats, modelChoice.value);
-    showConnection("ok", lastStats.models.some((model) => model.is_loaded) ? "ready" : "no model loaded");
+    showStats();
+    const isBusy = chat.isRunning || lastStats.models.some((model) => model.users > 0 || model.is_loading);
+    pause = isBusy ? BUSY_MS : IDLE_MS;
   } catch (error) {
-    pause = RETRY_MS;
-    if (error instanceof ApiError && error.status === 401) askForKey();
-    else showConnection("lost", error instanceof ApiError ? error.message : "no connection to the server");
+    pause = Math.min(2 * pause, LONGEST_MS);
+    if (error instanceof ApiError && error.status === 401) {
+      showConnection("locked", "an API key is needed");
+      askForKey();
+    } else {
+      showConnection("lost", error instanceof ApiError ? error.message : "no connection to the server");
+    }
   }
   isPolling = false;
   timer = setTimeout(poll, pause);
 }
 
+function showStats() {
+  showModels(lastStats.models);
+  showEngine(lastStats, modelOf(lastStats));
+  showContext();
+  const placeholder = lastStats.limits.answer_tokens;
+  byId("max-tokens").placeholder = placeholder ? `${placeholder}` : "to the end";
+  const loading = lastStats.models.find((model) => model.is_loading);
+  const isReady = lastStats.models.some((model) => model.is_loaded);
+  showConnection("ok", loading ? `loading ${loading.name}` : isReady ? "ready" : "no model loaded");
+}
+
 function showConnection(state, text) {
-  const place = byId("connection");
-  place.dataset.state = state;
-  if (place.textContent !== text) place.textContent = text; // a screen reader hears changes only
-  byId("key-button").hidden = !storedKey() && state !== "locked";
-  byId("key-button").textContent = storedKey() ? "Forget the API key" : "Enter the API key";
+  byId("connection").dataset.state = state;
+  setText(byId("connection"), text);
+  showKeyButton(state === "locked");
 }
 
-function showModels(models) {
-  const chosen = modelChoice.value;
-  const names = models.map((model) => model.name);
-  if (names.join("\n") !== [...modelChoice.options].map((option) => option.value).join("\n")) {
-    modelChoice.replaceChildren(...names.map((name) => element("option", "", name)));
-    if (names.includes(chosen)) modelChoice.value = chosen;
-  }
-  models.forEach((model, index) => {
-    const text = model.is_loaded ? model.name : `${model.name} (not loaded)`;
-    const option = modelChoice.options[index];
-    option.value = model.name;
-    if (option.textContent !== text) option.textContent = text;
-  });
+function showContext() {
+  const limit = lastStats && modelOf(lastStats)?.context;
+  setText(byId("context-use"), contextWords(chat.conversation, limit));
 }
 
-function askForKey() {
-  if (keyDialog.open) return;
-  byId("key-text").textContent = storedKey()
-    ? "The server refused this key. Is there another?"
-    : "This server asks for a key. It is kept in this tab until you close it.";
-  storeKey("");
-  showConnection("locked", "an API key is needed");
-  keyDialog.showModal();
+/** What to ask, of whom; `wait` says why nothing comes at first. */
+function options() {
+  const model = lastStats && modelOf(lastStats);
+  const wait = model && !model.is_loaded ? `Loading ${model.name}…` : "";
+  return { model: modelChoice.value, system: settings.system, sampling: settings.sampling, wait };
 }
 
-function showRunning(isRunning) {
-  const [shown, hidden] = isRunning ? [byId("stop"), byId("send")] : [byId("send"), byId("stop")];
-  const hadFocus = document.activeElement === hidden;
+function showState() {
+  if (chat === null) return;
+  const [shown, hidden] = chat.isRunning ? [byId("stop"), byId("send")] : [byId("send"), byId("stop")];
+  const hadFocus = document.activeElement === hidden || document.activeElement === document.body;
   hidden.hidden = true;
   shown.hidden = false;
-  if (hadFocus) (isRunning ? shown : question).focus();
-  showEmpty();
+  if (hadFocus) (chat.isRunning ? shown : question).focus();
+  byId("empty").hidden = chat.conversation.turns.length > 0;
+  showContext();
+  if (chat.isRunning) poll();
 }
 
-function showEmpty() {
-  byId("empty").hidden = byId("messages").children.length > 0;
+function open(conversation) {
+  rememberCurrent(conversation.id);
+  chat.open(conversation);
+  question.focus();
 }
 
-async function send() {
-  const text = question.value.trim();
-  if (!text || chat.isRunning || !byId("composer").reportValidity()) return;
-  question.value = "";
-  fitQuestion();
-  const options = { model: modelChoice.value, system: byId("system").value.trim(), sampling: sampling() };
-  const isTaken = await chat.send(text, options);
-  if (!isTaken && !question.value) {
-    question.value = text; // to be sent again
-    fitQuestion();
-  }
+function send(text) {
+  if (chat.isRunning || !settings.check() || !modelChoice.value) return false;
+  settings.close();
+  chat.send(text);
+  return true;
 }
 
-/** What the fields say; one left empty is left to the server. */
-function sampling() {
-  const fields = byId("composer").querySelectorAll("input[type=number]");
-  return Object.fromEntries([...fields].filter((field) => field.value !== "").map((field) => [field.name, field.valueAsNumber]));
+function pressedEscape() {
+  if (chat.isRunning) chat.stop();
+  else if (settings.close()) question.focus();
 }
 
-function fitQuestion() {
-  question.style.height = "auto";
-  question.style.height = `${question.scrollHeight}px`;
-}
-
-byId("composer").addEventListener("submit", (event) => {
-  event.preventDefault();
-  send();
+chat = new Chat(new Scroller(byId("scroller"), byId("messages"), byId("newest")), byId("announcement"), {
+  options,
+  onState: showState,
+  onRefused: askForKey,
 });
-question.addEventListener("input", fitQuestion);
-question.addEventListener("keydown", (event) => {
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return; // an input method may be choosing a word
-  event.preventDefault();
-  send();
+chat.open(currentConversation() ?? newConversation());
+watchComposer(send);
+watchEngineButton();
+watchHistory({
+  onOpen: open,
+  onForget: (id) => {
+    if (id === null || id === chat.conversation.id) chat.forget();
+  },
 });
-document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && chat.isRunning && !keyDialog.open) chat.stop();
+watchKey(() => {
+  poll();
+  if (chat.isRefused) chat.retry();
 });
 byId("stop").addEventListener("click", () => chat.stop());
-byId("clear").addEventListener("click", () => {
-  chat.clear();
-  showEmpty();
-  question.focus();
-});
-modelChoice.addEventListener("change", () => lastStats && showEngine(lastStats, modelChoice.value));
-byId("key-button").addEventListener("click", () => {
-  storeKey("");
-  askForKey();
-});
-byId("key-form").addEventListener("submit", (event) => {
-  event.preventDefault();
-  storeKey(byId("key").value.trim());
-  byId("key").value = "";
-  keyDialog.close();
-});
-keyDialog.addEventListener("close", () => {
-  if (storedKey()) poll();
-  question.focus();
+byId("new").addEventListener("click", () => open(newConversation()));
+modelChoice.addEventListener("change", () => lastStats && showStats());
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && !document.querySelector("dialog[open]")) pressedEscape();
 });
 document.addEventListener("visibilitychange", poll);
+window.addEventListener("online", poll);
+window.addEventListener("pagehide", () => chat.save());
 
 question.focus();
 poll();

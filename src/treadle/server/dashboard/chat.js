@@ -1,20 +1,25 @@
-// The conversation: sends it, shows the answer as it comes, stops it; leaves the connection to api.js.
+// The conversation: sends it, takes the answer as it comes, stops it; leaves the connection to api.js.
 
+import { Answer } from "./answer.js";
 import { ApiError, streamChat } from "./api.js";
-import { count, digits, element, seconds } from "./format.js";
-
-const FOLLOW_PIXELS = 80;
+import { explain } from "./failure.js";
+import { count } from "./format.js";
+import { keep, newConversation } from "./store.js";
+import { TurnView } from "./turn.js";
 
 export class Chat {
-  /** `onRefused` is called when the server wants another key; `onState` with whether an answer is under way. */
-  constructor({ messages, scroller, announcement, onRefused, onState }) {
-    this.messages = messages;
-    this.scroller = scroller;
+  /**
+   * `place` shows turns; `options` returns what to ask and of which model; `onState` is called when something changed,
+   * `onRefused` when the server wants another key.
+   */
+  constructor(place, announcement, { options, onState, onRefused }) {
+    this.place = place;
     this.announcement = announcement;
-    this.onRefused = onRefused;
+    this.options = options;
     this.onState = onState;
-    this.turns = [];
+    this.onRefused = onRefused;
     this.running = null;
+    this.open(newConversation());
   }
 
   get isRunning() {
@@ -25,169 +30,135 @@ export class Chat {
     this.running?.abort();
   }
 
-  clear() {
+  /** Shows another conversation; an answer that is on its way ends. */
+  open(conversation) {
     this.stop();
-    this.turns = [];
-    this.messages.replaceChildren();
+    this.running = null;
+    this.conversation = conversation;
+    this.place.clear();
     this.announcement.textContent = "";
+    for (const turn of conversation.turns) this.#show(turn);
+    this.place.follow(true);
+    this.onState();
   }
 
-  /** Sends a message and resolves when its answer is over; false if the message was not taken and can be sent again. */
-  async send(question, { model, system, sampling }) {
-    const turns = this.turns;
+  send(text) {
+    this.#add({ role: "user", content: text, note: "", state: "done" });
+    return this.#answer();
+  }
+
+  /** Answers the last message once more. */
+  retry() {
+    if (this.isRunning) return null;
+    const { turns } = this.conversation;
+    this.#cut(turns.findLastIndex((turn) => turn.role === "user") + 1);
+    return this.#answer();
+  }
+
+  edit(turn, text) {
+    this.stop();
+    this.#cut(this.conversation.turns.indexOf(turn));
+    return this.send(text);
+  }
+
+  /** Whether the last message waits for a key. */
+  get isRefused() {
+    return this.conversation.turns.at(-1)?.isRefused === true;
+  }
+
+  /** Begins a new conversation, and the one that is shown is not kept when its answer ends. */
+  forget() {
+    this.conversation.isForgotten = true;
+    this.open(newConversation());
+  }
+
+  /** Keeps what there is of an answer that is on its way. */
+  save() {
+    if (this.isRunning) keep(this.conversation);
+  }
+
+  #cut(length) {
+    this.conversation.turns.length = length;
+    this.place.cut(length);
+  }
+
+  #add(turn) {
+    this.conversation.turns.push(turn);
+    return this.#show(turn);
+  }
+
+  #show(turn) {
+    const view = new TurnView(turn, { retry: () => this.retry(), edit: (which, text) => this.edit(which, text) });
+    this.place.add(view.item);
+    return view;
+  }
+
+  async #answer() {
+    const { conversation } = this;
     const running = (this.running = new AbortController());
-    const asked = this.#add("user", "You");
-    renderText(asked.body, question);
-    const view = this.#add("assistant", model);
+    const { model, system, sampling, wait } = this.options();
+    const messages = messagesOf(conversation.turns, system);
+    const turn = { role: "assistant", model, content: "", thoughts: "", thinkingSeconds: null, note: wait, state: "pending" };
+    const view = this.#add(turn);
     this.announcement.textContent = "Answering";
-    this.onState(true);
-    this.#follow(true);
-    const answer = new Answer(view, () => this.#follow(false));
-    const messages = [...(system ? [{ role: "system", content: system }] : []), ...turns, { role: "user", content: question }];
+    this.onState();
+    this.place.follow(true);
+    keep(conversation);
+    const answer = new Answer();
     let error = null;
     try {
-      for await (const chunk of streamChat({ model, messages, ...sampling }, running.signal)) answer.take(chunk);
+      for await (const chunk of streamChat({ model, messages, ...sampling }, running.signal)) {
+        this.#take(turn, view, answer, chunk);
+      }
     } catch (caught) {
       if (!running.signal.aborted) error = caught;
     }
+    finish(turn, answer, running.signal.aborted, error);
+    view.draw();
+    if (!conversation.isForgotten) keep(conversation);
+    if (this.running === running) this.#ended(turn, answer, error);
+  }
+
+  #take(turn, view, answer, chunk) {
+    const isNew = answer.take(chunk);
+    if (!isNew && !turn.note) return;
+    turn.note = ""; // what was waited for is there
+    turn.content = answer.text;
+    turn.thoughts = answer.thoughts;
+    turn.thinkingSeconds = answer.thinkingSeconds;
+    view.change(() => this.place.follow(false));
+  }
+
+  #ended(turn, answer, error) {
     this.running = null;
-    answer.finish({ isStopped: running.signal.aborted, error });
-    if (turns === this.turns) {
-      // Templates want turns in pairs: what was not answered is not part of the conversation.
-      if (answer.text) turns.push({ role: "user", content: question }, { role: "assistant", content: answer.text });
-      this.announcement.textContent = answer.spoken;
-    }
-    this.onState(false);
+    this.announcement.textContent = [turn.content, turn.state === "done" ? "" : turn.note].filter(Boolean).join("\n");
+    this.place.follow(false);
+    this.onState();
     if (error instanceof ApiError && error.status === 401) this.onRefused();
-    return error === null || answer.text !== "";
-  }
-
-  #add(role, name) {
-    const body = element("div", "body");
-    const note = element("p", "note");
-    const who = element("p", "who", name);
-    const item = element("li", `message ${role}`, who, body, note);
-    this.messages.append(item);
-    return { item, body, note };
-  }
-
-  #follow(always) {
-    const { scrollHeight, scrollTop, clientHeight } = this.scroller;
-    if (always || scrollHeight - scrollTop - clientHeight < FOLLOW_PIXELS) this.scroller.scrollTop = scrollHeight;
   }
 }
 
-/** One answer on its way: drawn once a frame, however many tokens come in it. */
-class Answer {
-  constructor(view, onDrawn) {
-    this.view = view;
-    this.onDrawn = onDrawn;
-    this.text = "";
-    this.thoughts = "";
-    this.usage = null;
-    this.finishReason = null;
-    this.sent = performance.now();
-    this.first = null;
-    this.last = null;
-    this.frame = 0;
-    view.item.classList.add("pending");
-  }
-
-  take(chunk) {
-    this.usage = chunk.usage ?? this.usage;
-    const choice = chunk.choices[0];
-    if (!choice) return;
-    this.finishReason = choice.finish_reason ?? this.finishReason;
-    const { content, reasoning_content: thoughts } = choice.delta;
-    if (!content && !thoughts) return;
-    this.last = performance.now();
-    this.first ??= this.last;
-    this.text += content ?? "";
-    this.thoughts += thoughts ?? "";
-    this.frame ||= requestAnimationFrame(() => this.#draw());
-  }
-
-  finish({ isStopped, error }) {
-    cancelAnimationFrame(this.frame);
-    this.#draw();
-    this.view.item.classList.remove("pending");
-    this.view.item.classList.toggle("failed", error !== null);
-    const note = error ? failure(error) : isStopped ? "Stopped" : this.#summary();
-    this.view.note.textContent = note;
-    this.spoken = [this.text, error || isStopped ? note : ""].filter(Boolean).join("\n");
-    this.onDrawn();
-  }
-
-  #draw() {
-    this.frame = 0;
-    if (this.thoughts) {
-      this.thinking ??= this.#addThinking();
-      this.thinking.textContent = this.thoughts.trim();
-    }
-    renderText(this.view.body, this.text);
-    this.onDrawn();
-  }
-
-  #addThinking() {
-    const text = element("div", "thoughts");
-    this.view.body.before(element("details", "thinking", element("summary", "", "Reasoning"), text));
-    return text;
-  }
-
-  #summary() {
-    const { usage } = this;
-    if (usage === null || this.first === null) return this.text ? "" : "The answer is empty.";
-    const parts = [count(usage.completion_tokens, "token")];
-    const span = (this.last - this.first) / 1000;
-    if (usage.completion_tokens > 1 && span > 0) parts.push(`${digits((usage.completion_tokens - 1) / span)} tok/s`);
-    parts.push(`first after ${seconds((this.first - this.sent) / 1000)}`);
-    const cached = usage.prompt_tokens_details?.cached_tokens ?? 0;
-    parts.push(`prompt ${usage.prompt_tokens}${cached ? `, ${cached} of it cached` : ""}`);
-    if (this.finishReason === "length") parts.push("cut at its limit");
-    return parts.join(" · ");
-  }
+function finish(turn, answer, isStopped, error) {
+  turn.state = error ? "failed" : isStopped ? "stopped" : "done";
+  turn.note = error ? explain(error, answer.first !== null) : isStopped ? "Stopped" : answer.summary;
+  turn.contextTokens = answer.contextTokens;
+  turn.isRefused = error instanceof ApiError && error.status === 401;
 }
 
-function failure(error) {
-  if (error instanceof ApiError) return error.message;
-  return error instanceof TypeError ? "The server could not be reached." : error.message;
-}
-
-/** Shows text with fenced code set apart. All of it goes in as text; nothing a model writes becomes markup. */
-function renderText(target, text) {
-  const blocks = splitFences(text);
-  while (target.children.length > blocks.length) target.lastChild.remove();
-  blocks.forEach(({ isCode, content }, index) => {
-    const name = isCode ? "PRE" : "P";
-    let block = target.children[index];
-    if (block?.tagName !== name) {
-      const made = element(name);
-      if (isCode) made.tabIndex = 0; // so that the keyboard can scroll it
-      if (block) block.replaceWith(made);
-      else target.append(made);
-      block = made;
-    }
-    if (block.textContent !== content) block.textContent = content;
+/** Templates want turns in pairs: a message that was not answered is no part of what follows. */
+function messagesOf(turns, system) {
+  const messages = system ? [{ role: "system", content: system }] : [];
+  turns.forEach(({ role, content }, index) => {
+    const next = turns[index + 1];
+    const isPart = role === "user" ? next === undefined || (next.role === "assistant" && next.content !== "") : content !== "";
+    if (isPart) messages.push({ role, content });
   });
+  return messages;
 }
 
-function splitFences(text) {
-  const blocks = [];
-  let lines = [];
-  let isCode = false;
-  const close = () => {
-    const content = lines.join("\n");
-    if (content.trim()) blocks.push({ isCode, content: isCode ? content : content.trim() });
-    lines = [];
-  };
-  for (const line of text.split("\n")) {
-    if (line.trimStart().startsWith("```")) {
-      close();
-      isCode = !isCode;
-    } else {
-      lines.push(line);
-    }
-  }
-  close();
-  return blocks;
+/** How full the context is, as far as the latest answer told. */
+export function contextWords(conversation, limit) {
+  const used = conversation.turns.findLast((turn) => turn.contextTokens)?.contextTokens;
+  if (!used) return "";
+  return limit ? `${used.toLocaleString("en")} of ${count(limit, "token")} of context` : `${count(used, "token")} of context`;
 }

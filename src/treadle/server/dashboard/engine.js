@@ -1,121 +1,107 @@
-// The figures of the engine, for the model that is chosen; leaves fetching them to app.js.
+// The panel beside the conversation: what the engine does, for the model that is chosen.
 
-import { bytes, count, digits, element, percent } from "./format.js";
+import { drawChart } from "./chart.js";
+import { byId, bytes, count, digits, element, percent, setText } from "./format.js";
+import { showLimits } from "./limits.js";
+import { ratesOf } from "./rates.js";
 import { showRequests } from "./requests.js";
+import { keepSettings, keptSettings } from "./store.js";
 
-const NUM_SAMPLES = 120;
-const [WIDTH, HEIGHT] = [120, 32];
+const ROOMY = "(min-width: 60rem)";
 
-const byId = (id) => document.getElementById(id);
-let previous = null;
-let rates = [];
-let limits = null;
-
-/** Shows one look at the server; `stats` is what /stats gave, `name` the model's. */
-export function showEngine(stats, name) {
-  const model = stats.models.find((each) => each.name === name);
-  if (!model) return;
-  limits = stats.limits;
-  byId("resident").textContent = stats.resident_bytes ? bytes(stats.resident_bytes) : "–";
-  showRequests(model.requests);
-  showSpeed(model);
-  if (!model.threads) {
-    const place = model.is_loaded ? "elsewhere" : "not loaded";
-    for (const id of ["queue", "weights", "context", "threads"]) byId(id).textContent = place;
-    if (model.context) byId("context").textContent = count(model.context, "token");
-    return;
-  }
-  byId("queue").textContent = `${model.running} running, ${model.waiting} waiting`;
-  byId("weights").textContent = bytes(model.memory.weights);
-  byId("context").textContent = count(model.context, "token");
-  byId("threads").textContent = `${model.threads.count}, ${model.threads.isa}`;
-  byId("threads").title = model.threads.reason;
+/** Shows one look at the server; `stats` is what /stats gave, `model` one of its models. */
+export function showEngine(stats, model) {
+  const samples = ratesOf(stats, model?.name);
+  drawChart(samples);
+  showRequests(stats.models);
+  setText(byId("resident"), stats.resident_bytes ? bytes(stats.resident_bytes) : "–");
+  const isHere = Boolean(model?.threads);
+  for (const part of document.querySelectorAll(".here")) part.hidden = !isHere;
+  byId("not-here").hidden = isHere;
+  if (!isHere) return setText(byId("not-here"), whyNothing(model));
+  showSpeed(model, samples.at(-1) ?? null);
+  showLimits(stats, model, samples.at(-1) ?? null);
   showCache(model.cache);
   showBlocks(model.kv_blocks);
+  return showFacts(stats, model);
 }
 
-function showSpeed(model) {
-  const now = performance.now();
-  const before = previous;
-  previous = { name: model.name, now, tokens: model.tokens, steps: model.steps };
-  if (before?.name !== model.name) {
-    rates = [];
-    for (const id of ["answer-rate", "prompt-rate", "read-rate"]) byId(id).textContent = "–";
-    byId("answer-share").textContent = "";
-  } else if (before.tokens && model.tokens && model.steps.count >= before.steps.count) {
-    const span = (now - before.now) / 1000;
-    const answered = (model.tokens.answer - before.tokens.answer) / span;
-    rates.push(answered);
-    byId("answer-rate").textContent = digits(Math.round(answered * 10) / 10);
-    const prompts = `${digits(Math.round((model.tokens.prompt - before.tokens.prompt) / span))} tok/s`;
-    byId("prompt-rate").textContent = prompts + (model.shares.int8 ? ` · ${ofLimit(model.shares.int8)}` : "");
-    showReading(model);
-  }
-  rates = rates.slice(-NUM_SAMPLES);
-  drawSpark();
-}
-
-/** While answers were computed only, in the last ten seconds: the time in between says nothing about the memory. */
-function showReading(model) {
-  const rate = model.decode_read_bytes_per_second;
-  const share = byId("answer-share");
-  share.textContent = model.shares.bandwidth ? ofLimit(model.shares.bandwidth) : "";
-  if (!rate) return;
-  byId("read-rate").textContent = `${bytes(rate)}/s`;
-  share.title = limits.read_bytes_per_second ? `memory read at best: ${bytes(limits.read_bytes_per_second)}/s` : "";
-}
-
-function ofLimit(share) {
-  return `${percent(share)} of the limit`;
-}
-
-function drawSpark() {
-  const top = Math.max(1, ...rates);
-  const left = WIDTH - Math.max(0, rates.length - 1) * (WIDTH / (NUM_SAMPLES - 1));
-  const points = rates.map((rate, index) => {
-    const x = left + index * (WIDTH / (NUM_SAMPLES - 1));
-    return `${x.toFixed(2)},${(HEIGHT - 1 - (rate / top) * (HEIGHT - 3)).toFixed(2)}`;
+/** Beside the conversation where there is room; else in its place, when asked for. */
+export function watchEngineButton() {
+  const button = byId("engine-button");
+  const show = (isShown) => {
+    document.body.classList.toggle("with-engine", isShown);
+    button.setAttribute("aria-expanded", isShown);
+  };
+  button.addEventListener("click", () => {
+    const isShown = !document.body.classList.contains("with-engine");
+    show(isShown);
+    if (matchMedia(ROOMY).matches) keepSettings({ engine: isShown });
   });
-  byId("spark-line").setAttribute("points", points.join(" "));
-  byId("spark-area").setAttribute("points", points.length ? `${left},${HEIGHT} ${points.join(" ")} ${WIDTH},${HEIGHT}` : "");
-  const peak = rates.length ? Math.max(...rates) : 0;
-  byId("spark").setAttribute("aria-label", `Answered tokens per second in the last two minutes, at most ${digits(Math.round(peak))}`);
+  show(matchMedia(ROOMY).matches && keptSettings().engine !== false);
+}
+
+function whyNothing(model) {
+  if (!model) return "This server has no model.";
+  if (model.is_elsewhere) return `${model.name} is computed elsewhere, and its figures are there.`;
+  return model.is_loading ? `${model.name} is being loaded.` : `${model.name} is not loaded; the first message loads it.`;
+}
+
+function showSpeed(model, rate) {
+  setText(byId("answer-rate"), rate ? digits(Math.round(rate.answer * 10) / 10) : "–");
+  setText(byId("prompt-rate"), rate ? `${digits(Math.round(rate.prompt))} tok/s` : "–");
+  setText(byId("queue"), `${model.running} running, ${model.waiting} waiting`);
+}
+
+function showFacts(stats, model) {
+  const { memory, threads, cache } = model;
+  const { throttled_seconds: quota, steal_seconds: host } = stats.denied;
+  const number = threads.latest ? `${threads.latest} of ${threads.count}` : `${threads.count}`;
+  const facts = [
+    ["Weights", bytes(memory.weights)],
+    ["KV blocks, at most", bytes(memory.kv_blocks_limit)],
+    memory.ram_cache_limit ? ["Prompts kept in memory", count(cache.kept_tokens.ram, "token")] : null,
+    memory.disk_cache_limit ? ["Prompts kept on disk", count(cache.kept_tokens.disk, "token")] : null,
+    model.context ? ["Context", count(model.context, "token")] : null,
+    ["Threads", `${number}, ${threads.isa}`],
+    quota ? ["Stopped by the CPU quota for", `${digits(quota)} s`] : null,
+    host ? ["Cores taken by the host for", `${digits(host)} s`] : null,
+  ].filter((fact) => fact !== null);
+  const list = byId("facts");
+  if (list.children.length !== facts.length) list.replaceChildren(...facts.map(() => element("div", "", element("dt"), element("dd"))));
+  facts.forEach((words, index) => words.forEach((text, place) => setText(list.children[index].children[place], text)));
+  byId("threads-reason").textContent = threads.reason;
 }
 
 function showCache(cache) {
-  byId("hit-rate").textContent = cache.hit_rate ? `${percent(cache.hit_rate)} found` : "";
+  setText(byId("hit-rate"), cache.hit_rate ? `${percent(cache.hit_rate)} found` : "");
   showStack("cache", [
-    ["kv", "in KV blocks", cache.kv_block_tokens],
-    ["ram", "in memory", cache.ram_tokens],
-    ["disk", "on disk", cache.disk_tokens],
-    ["computed", "computed", cache.missed_tokens],
+    ["kv", "in KV blocks", cache.kv_block_tokens, true],
+    ["ram", "in memory", cache.ram_tokens, false],
+    ["disk", "on disk", cache.disk_tokens, false],
+    ["computed", "computed", cache.missed_tokens, true],
   ]);
 }
 
 function showBlocks(blocks) {
-  byId("blocks-total").textContent = `${blocks.total.toLocaleString("en")} × ${blocks.tokens} tokens`;
+  setText(byId("blocks-total"), `${blocks.total.toLocaleString("en")} × ${blocks.tokens} tokens`);
   showStack("blocks", [
-    ["used", "in use", blocks.used],
-    ["cached", "cached", blocks.cached],
-    ["free", "free", blocks.total - blocks.used - blocks.cached],
+    ["used", "in use", blocks.used, true],
+    ["cached", "cached", blocks.cached, true],
+    ["free", "free", blocks.total - blocks.used - blocks.cached, true],
   ]);
 }
 
-/** A bar of parts and a legend with their numbers, which also is what a screen reader hears. */
+/** A bar of parts, and beside it their numbers, which readers of the screen get. */
 function showStack(name, parts) {
-  const total = parts.reduce((sum, [, , value]) => sum + value, 0);
-  const bar = byId(`${name}-bar`);
-  bar.setAttribute("aria-label", parts.map(([, label, value]) => `${value} ${label}`).join(", "));
-  bar.replaceChildren(
-    ...parts.map(([className, , value]) => {
-      const part = element("span", className);
-      part.style.flexGrow = total ? value / total : 0;
-      return part;
-    }),
-  );
-  byId(`${name}-legend`).replaceChildren(
-    ...parts
-      .filter(([className, , value]) => value || ["kv", "computed", "used", "cached", "free"].includes(className))
-      .map(([className, label, value]) => element("li", className, `${value.toLocaleString("en")} ${label}`)),
-  );
+  const [bar, legend] = [byId(`${name}-bar`), byId(`${name}-legend`)];
+  if (!bar.children.length) {
+    bar.replaceChildren(...parts.map(([className]) => element("span", className)));
+    legend.replaceChildren(...parts.map(([className]) => element("li", className)));
+  }
+  parts.forEach(([, label, value, isAlways], index) => {
+    bar.children[index].style.flexGrow = value;
+    legend.children[index].hidden = !value && !isAlways;
+    setText(legend.children[index], `${value.toLocaleString("en")} ${label}`);
+  });
 }

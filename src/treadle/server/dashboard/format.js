@@ -22,6 +22,13 @@ export function seconds(value) {
   return value < 0.0995 ? `${Math.round(value * 1000)} ms` : `${digits(value)} s`;
 }
 
+/** How long ago or for how long, roughly. */
+export function duration(value) {
+  if (value < 60) return `${Math.floor(value)} s`;
+  if (value < 3600) return `${Math.floor(value / 60)} min`;
+  return value < 172800 ? `${Math.floor(value / 3600)} h` : `${Math.floor(value / 86400)} days`;
+}
+
 export function percent(share) {
   return `${Math.round(share * 100)} %`;
 }
@@ -36,4 +43,11 @@ export function element(name, className = "", ...children) {
   if (className) made.className = className;
   made.append(...children);
   return made;
+}
+
+export const byId = (id) => document.getElementById(id);
+
+/** Sets text that differs only: a screen reader hears changes, and a selection stays. */
+export function setText(target, text) {
+  if (target.textContent !== text) target.textContent = text;
 }

@@ -1,0 +1,119 @@
+"""What the tests of the page in a browser share: asking, waiting, and answers made up on the spot."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page, Route
+
+# Greedy, the model goes on until its context is full.
+LONG = "Write a long story about a weaver and a river."
+CHAT = "**/v1/chat/completions"
+
+
+def ask(page: Page, text: str) -> None:
+    page.get_by_label("Your message").fill(text)
+    page.keyboard.press("Enter")
+
+
+def last_answer(page: Page) -> Locator:
+    return page.locator(".message.assistant").last
+
+
+def wait_for_answer(page: Page) -> str:
+    page.get_by_role("button", name="Send", exact=True).wait_for()
+    return last_answer(page).locator(".body").inner_text()
+
+
+def wait_for_text(page: Page) -> None:
+    """Wait for the beginning of an answer."""
+    last_answer(page).locator(".body", has_text=re.compile(".{20}", re.DOTALL)).wait_for()
+
+
+def note_of(page: Page) -> str:
+    return last_answer(page).locator(".note").inner_text()
+
+
+def set_settings(page: Page, **values: str) -> None:
+    page.get_by_role("button", name=re.compile("^Settings")).click()
+    for name, value in values.items():
+        page.locator(f"#settings [name={name}]").fill(value)
+    page.keyboard.press("Escape")
+
+
+def events(*deltas: dict[str, Any], end: str = "data: [DONE]\n\n") -> str:
+    """A stream of a chat completion with these deltas."""
+    chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    usage = {
+        "prompt_tokens": 9,
+        "completion_tokens": 5,
+        "total_tokens": 14,
+        "prompt_tokens_details": {"cached_tokens": 4},
+    }
+    chunks.append({"choices": [], "usage": usage})
+    return "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + end
+
+
+def answer_with(page: Page, *deltas: dict[str, Any]) -> None:
+    """Answer every message like that."""
+    body = events(*deltas)
+    page.route(CHAT, lambda route: route.fulfill(content_type="text/event-stream", body=body))
+
+
+def hold_answers(page: Page) -> list[Route]:
+    """Leave every message unanswered; the result gathers them."""
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route(CHAT, hold)
+    return held
+
+
+def change_stats(page: Page, **changes: Any) -> None:
+    """Let every look at the server show changes to its first model, or with a name of the whole, to that."""
+
+    def change(route: Route) -> None:
+        stats = route.fetch().json()
+        for name, value in changes.items():
+            (stats if name in stats else stats["models"][0])[name] = value
+        route.fulfill(json=stats)
+
+    page.route("**/stats", change)
+
+
+# Contrast of every visible text with the first opaque background behind it, as WCAG defines it.
+CONTRAST = """() => {
+  const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const light = (colour) => numbers(colour).slice(0, 3).map((value) => value / 255)
+    .map((value) => value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, value, index) => sum + value * [0.2126, 0.7152, 0.0722][index], 0);
+  const behind = (element) => {
+    for (let each = element; each; each = each.parentElement) {
+      const colour = getComputedStyle(each).backgroundColor;
+      if ((numbers(colour)[3] ?? 1) === 1) return colour;
+    }
+    return "rgb(255, 255, 255)";
+  };
+  const ratios = {};
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const element = walker.currentNode.parentElement;
+    const text = walker.currentNode.textContent.trim();
+    if (!text || !element.checkVisibility() || element.closest(".unseen")) continue;
+    const [one, other] = [light(getComputedStyle(element).color), light(behind(element))].sort((a, b) => b - a);
+    ratios[`${element.tagName} ${text.slice(0, 40)}`] = (one + 0.05) / (other + 0.05);
+  }
+  for (const field of document.querySelectorAll("input, select, textarea, .box")) {
+    if (!field.checkVisibility()) continue;
+    const edge = getComputedStyle(field).borderTopColor;
+    if ((numbers(edge)[3] ?? 1) === 0) continue;
+    const [one, other] = [light(edge), light(behind(field.parentElement))].sort((a, b) => b - a);
+    ratios[`edge of ${field.id || field.name}`] = 1.5 * (one + 0.05) / (other + 0.05); // 3 to 1 is enough
+  }
+  return ratios;
+}"""
