@@ -7,7 +7,6 @@ Leaves to others: the ways themselves (``bubblewrap``, ``nursery``, ``unisolated
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from treadle.agents.sandbox.bubblewrap import Bubblewrap
 from treadle.agents.sandbox.launch import Launcher
 from treadle.agents.sandbox.limits import SandboxLimits
 from treadle.agents.sandbox.nursery import Nursery
+from treadle.agents.sandbox.own_folder import OwnFolder
 from treadle.agents.sandbox.unavailable import explain, said_by
 from treadle.agents.sandbox.unisolated import Unisolated, landlock_walls
 from treadle.agents.sandbox.wires import Wires
@@ -32,7 +32,7 @@ class Isolation:
     launcher: Launcher
     nursery: Nursery | None
     workspace: Path
-    folders: Sequence[Path]
+    folders: Sequence[OwnFolder]
     layers: Sequence[str]
 
     @property
@@ -52,7 +52,7 @@ class Wish:
     packages: Sequence[Path]
 
 
-async def choose(wish: Wish, owned: list[Path], *, is_unsafe: bool) -> Isolation:
+async def choose(wish: Wish, owned: list[OwnFolder], *, is_unsafe: bool) -> Isolation:
     """Return the isolation of calls; what it makes for itself is added to the ``owned`` folders.
 
     Raises SandboxUnavailableError with the reason and the way out if there is none.
@@ -74,7 +74,7 @@ async def choose(wish: Wish, owned: list[Path], *, is_unsafe: bool) -> Isolation
         return isolation
 
 
-async def _bubblewrap(wish: Wish, owned: Sequence[Path]) -> Isolation:
+async def _bubblewrap(wish: Wish, owned: Sequence[OwnFolder]) -> Isolation:
     filter_program, said = _filter()
     reason: SandboxUnavailableError | None = None
     for has_proc in (True, False):
@@ -102,10 +102,11 @@ async def _bubblewrap(wish: Wish, owned: Sequence[Path]) -> Isolation:
     raise reason
 
 
-def _among_others(wish: Wish, owned: list[Path], reason: SandboxUnavailableError | None) -> Isolation:
+def _among_others(wish: Wish, owned: list[OwnFolder], reason: SandboxUnavailableError | None) -> Isolation:
     """Without bubblewrap for a reason, behind walls; without one, bare."""
-    tmp = Path(tempfile.mkdtemp(prefix="treadle-tmp-"))
-    owned.append(tmp)
+    folder = OwnFolder()
+    owned.append(folder)
+    tmp = folder.path
     walls, layers = None, []
     if reason is not None:
         program = seccomp.program(has_shared_memory=cgroups.why_not() is None, has_namespaces=False)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import tempfile
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -19,11 +18,12 @@ from treadle.agents.gate import OpenGate, ToolGate
 from treadle.agents.sandbox.choose import Isolation, Wish, choose
 from treadle.agents.sandbox.limits import SandboxLimits
 from treadle.agents.sandbox.outcome import Outcome
+from treadle.agents.sandbox.own_folder import OwnFolder
 from treadle.agents.sandbox.resource_limits import resource_limits
 from treadle.agents.sandbox.watch import Watch
 from treadle.agents.sandbox.worker import Request
 from treadle.agents.sandbox.workers import Workers
-from treadle.agents.sandbox.workspace import WorkspaceMeter, remove_tree
+from treadle.agents.sandbox.workspace import WorkspaceMeter
 from treadle.agents.trace import span
 from treadle.errors import UsageError
 
@@ -89,15 +89,15 @@ class Sandbox:
         """
         if workspace is not None and not workspace.is_dir():
             raise UsageError(f"the workspace {workspace} is not a folder")
-        folder = Path(tempfile.mkdtemp(prefix="treadle-workspace-")) if workspace is None else workspace.resolve()
-        owned = [folder] if workspace is None else []
+        owned = [OwnFolder()] if workspace is None else []
+        folder = owned[0].path if workspace is None else workspace.resolve()
         wish = Wish(folder, is_writable, has_network, environment, packages)
         try:
             isolation = await choose(wish, owned, is_unsafe=is_unsafe)
             meter = await asyncio.to_thread(WorkspaceMeter, folder) if is_writable else None
         except BaseException:
             for each in owned:
-                remove_tree(each)
+                each.remove()
             raise
         workers = Workers(isolation.launcher, isolation.nursery, limits, num_warm)
         workers.refill()
@@ -164,7 +164,7 @@ class Sandbox:
             self._finalizer()
 
 
-def _abandon(workers: Workers, folders: Sequence[Path]) -> None:
+def _abandon(workers: Workers, folders: Sequence[OwnFolder]) -> None:
     workers.release()
     for folder in folders:
-        remove_tree(folder)
+        folder.remove()
