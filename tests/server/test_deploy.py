@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,8 @@ from treadle.server.metrics import Metrics
 from treadle.server.settings import ServerSettings
 
 DEPLOY = Path(__file__).parents[2] / "examples/deploy"
+PROJECT = (DEPLOY.parents[1] / "pyproject.toml").read_text()
+CMAKE = (DEPLOY.parents[1] / "CMakeLists.txt").read_text()
 GUIDE = Path(__file__).parents[2] / "docs/guides/serve.md"
 
 
@@ -52,3 +57,22 @@ def test_options_exist(path: Path) -> None:
     used = {option for command in commands for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", command)}
     assert used
     assert used <= known
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
+def test_systemd_knows_every_line_of_the_unit(tmp_path: Path) -> None:
+    unit = (DEPLOY / "treadle.service").read_text().replace("/opt/treadle/bin/treadle", sys.executable)
+    (tmp_path / "treadle.service").write_text(unit)
+    command = ["systemd-analyze", "verify", "--man=no", tmp_path / "treadle.service"]
+    verdict = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "treadle.service" not in verdict.stderr
+
+
+def test_the_image_is_built_from_what_the_build_needs() -> None:
+    kept = re.findall(r"^!(.+)$", (DEPLOY / "Dockerfile.dockerignore").read_text(), re.MULTILINE)
+    root = DEPLOY.parents[1]
+    assert all((root / name).exists() for name in kept)
+    assert set(re.findall(r"^(?:readme|license-files|wheel.packages) = \W*(\w+[.\w]*)", PROJECT, re.MULTILINE)) <= {
+        *kept
+    }
+    assert set(re.findall(r"(?:^|[( ])(native|src|docs|tests|examples)/", CMAKE, re.MULTILINE)) <= {*kept}

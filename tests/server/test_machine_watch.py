@@ -76,11 +76,11 @@ def test_it_measures_once_idle_and_again_after_a_while() -> None:
 
 def test_it_never_measures_while_something_runs_nor_soon_after() -> None:
     machine = Machine(FAST, FAST)
-    with machine.limits.admit(0):
+    with machine.limits.admit():
         assert machine.idle(1000) == 0
     assert machine.idle(0.9) == 0
     assert machine.idle(0.2) == 1
-    with machine.limits.admit(0):
+    with machine.limits.admit():
         machine.clock.now += 1000
     assert machine.idle(5) == 1
     assert machine.idle(5) == 2
@@ -94,7 +94,7 @@ def test_it_does_not_measure_without_a_model() -> None:
 
 def test_a_request_ends_the_measurement_and_it_is_tried_again() -> None:
     machine = Machine(FAST, SLOW)
-    machine.during = lambda: machine.limits.admit(0)
+    machine.during = machine.limits.admit
     machine.idle(10)
     assert machine.watch.speed is None
     machine.limits.ended(was_waiting=True)

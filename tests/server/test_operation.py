@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import random
@@ -17,7 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from test_structured import WEATHER
 
 from running_server import MODEL, RunningServer, access_log
-from treadle.server.logs import _JsonFormatter, _TextFormatter
+from treadle.server.logs import _fields, _JsonFormatter, _TextFormatter
+from treadle.server.record import RequestRecord
 from treadle.server.settings import ServerSettings
 
 pytestmark = pytest.mark.model
@@ -86,6 +88,32 @@ def test_a_request_keeps_its_id_or_gets_one(http: httpx.Client) -> None:
         made = http.get("/health", headers={"x-request-id": odd}).headers["x-request-id"]
         assert len(made) == 32
     assert http.post("/nowhere").headers["x-request-id"]
+
+
+def test_the_log_names_the_address_of_a_client_and_nothing_else_for_it(
+    http: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="treadle.server.access"):
+        for index, given in enumerate(("", "203.0.113.7", "2001:db8::1", "a status=200", "x" * 5000)):
+            headers = {"x-request-id": f"from-{index}"} | ({"x-forwarded-for": given} if given else {})
+            assert http.post("/v1/completions", json={}, headers=headers).status_code == 400
+        found = [access_log(caplog, f"from-{index}").fields.get("client") for index in range(5)]  # type: ignore[attr-defined]
+    assert found == ["127.0.0.1", "203.0.113.7", "2001:db8::1", None, None]
+
+
+@pytest.mark.parametrize("formatter", [_JsonFormatter(), _TextFormatter()])
+def test_what_is_logged_stays_one_line_whatever_it_holds(formatter: logging.Formatter) -> None:
+    record = logging.LogRecord("treadle", logging.INFO, "", 0, "no model %s", ("a\nINFO b\x1b[2J\u2028c",), None)
+    line = formatter.format(record)
+    assert line.isprintable()
+    assert "no model a" in line
+
+
+def test_a_request_with_a_key_is_told_by_a_part_of_its_digest() -> None:
+    key = hashlib.sha256(b"some key").hexdigest()
+    fields = _fields(RequestRecord("id", "GET", "/", key_id=key))
+    assert fields["key"] == key[:8]
+    assert "key" not in _fields(RequestRecord("id", "GET", "/"))
 
 
 def test_latencies_and_tokens_are_counted_under_the_known_names(http: httpx.Client) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +18,10 @@ import httpx
 import pytest
 
 from command import environment, treadle
+from treadle.cli.main import app
+from treadle.errors import UsageError
+from treadle.server import logs
+from treadle.server.serve import _unless_terminated
 
 pytestmark = pytest.mark.model
 
@@ -23,9 +29,10 @@ BODY = {"prompt": "Once upon a time", "max_tokens": 200, "temperature": 0, "igno
 
 
 @contextmanager
-def serving(path: Path, home: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(path: Path, home: Path, *options: str, **settings: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     command = [sys.executable, "-m", "treadle", "serve", f"tiny={path}", "-p", "0", "--context", "1024", *options]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment(TREADLE_HOME=str(home)))
+    settings["TREADLE_HOME"] = str(home)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment(**settings))
     try:
         assert process.stderr is not None
         while not (found := re.search(r"http://[\d.:]+", line := process.stderr.readline())):
@@ -98,6 +105,54 @@ def test_what_takes_too_long_is_cut_with_an_error(smollm2_path: Path, tmp_path: 
     assert not (tmp_path / "kv-cache").exists()
 
 
+def test_an_operator_changes_keys_while_it_runs_and_ends_it_at_once(smollm2_path: Path, tmp_path: Path) -> None:
+    keys, notify = tmp_path / "keys", tmp_path / "notify"
+    keys.write_text("old\n")
+    options = ("--api-key-file", str(keys), "--disk-cache", "0")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
+        supervisor.bind(str(notify))
+        with serving(smollm2_path, tmp_path, *options, NOTIFY_SOCKET=str(notify)) as (process, url):
+            assert supervisor.recv(100) == b"READY=1"
+
+            def status(key: str) -> int:
+                return httpx.get(f"{url}/v1/models", headers={"x-api-key": key}).status_code
+
+            assert (status("old"), status("new")) == (200, 401)
+            keys.write_text("new\n")
+            process.send_signal(signal.SIGHUP)
+            while status("new") != 200:
+                assert process.poll() is None
+            assert status("old") == 401
+            with httpx.stream(
+                "POST", f"{url}/v1/completions", json=BODY | {"max_tokens": 1000}, headers={"x-api-key": "new"}
+            ) as response:
+                next(lines := response.iter_lines())
+                process.send_signal(signal.SIGINT)
+                assert supervisor.recv(100) == b"STOPPING=1"
+                process.send_signal(signal.SIGINT)
+                assert "the model was closed before the answer ended" in [line for line in lines if line][-1]
+            assert process.wait(60) == 0
+            assert process.stderr is not None
+            assert "Traceback" not in process.stderr.read()
+
+
+def test_a_server_that_is_ended_while_it_loads_stops_loading() -> None:
+    async def load() -> None:
+        asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
+        await asyncio.Event().wait()
+
+    before = signal.getsignal(signal.SIGTERM)
+    assert not asyncio.run(_unless_terminated(load()))
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert asyncio.run(_unless_terminated(asyncio.sleep(0)))
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(_unless_terminated(fail()))
+
+
+async def fail() -> None:
+    raise ZeroDivisionError
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -110,14 +165,22 @@ def test_what_takes_too_long_is_cut_with_an_error(smollm2_path: Path, tmp_path: 
         (("--slowdown", "0.5"), "slowdown"),
         (("--max-body", "huge"), "--max-body"),
         (("--max-headers", "0"), "max_header_bytes"),
+        (("--max-connections", "0"), "max_connections"),
+        (("--api-key-file", os.devnull), "there is no key in it"),
         (("--client-timeout", "0"), "client_timeout"),
         (("--max-stored", "-1"), "--max-stored"),
         (("--otel-endpoint", "localhost:4317"), "otel_endpoint"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_before_loading(
-    smollm2_path: Path, tmp_path: Path, options: tuple[str, ...], message: str
+    smollm2_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], message: str
 ) -> None:
-    result = treadle("serve", smollm2_path, *options, TREADLE_HOME=str(tmp_path))
+    monkeypatch.setattr(logs, "configure_logs", lambda **_: None)  # those of this process go on
+    with pytest.raises(UsageError, match=message):
+        app(args=["serve", str(smollm2_path), *options], standalone_mode=False)
+
+
+def test_a_refusal_is_an_exit_code(smollm2_path: Path, tmp_path: Path) -> None:
+    result = treadle("serve", smollm2_path, "--host", "0.0.0.0", TREADLE_HOME=str(tmp_path))
     assert result.code == 1
-    assert message in result.err
+    assert "there is no API key" in result.err

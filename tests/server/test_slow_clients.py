@@ -27,7 +27,9 @@ HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Request-Id: slow\
 
 @pytest.fixture(scope="module")
 def strict(smollm2_path: Path) -> Iterator[RunningServer]:
-    settings = ServerSettings(client_timeout=SECONDS, max_header_bytes=HEADER_BYTES, max_body_bytes=100_000)
+    settings = ServerSettings(
+        client_timeout=SECONDS, keep_alive=SECONDS, max_header_bytes=HEADER_BYTES, max_body_bytes=100_000
+    )
     running = RunningServer(smollm2_path, settings)
     yield running
     running.close()
@@ -210,6 +212,13 @@ def test_requests_sent_at_once_are_answered_in_turn(strict: RunningServer) -> No
         )
         client.send(b"Connection: close\r\n\r\n")
         assert client.read_all().count(b"HTTP/1.1 200 OK") == 4
+
+
+@pytest.mark.model
+def test_a_connection_that_rests_is_closed(strict: RunningServer) -> None:
+    with Client(strict) as client:
+        client.send(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert status_of(client.read_all()) == 200
 
 
 @pytest.mark.model

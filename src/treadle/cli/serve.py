@@ -6,7 +6,6 @@ Leaves to others: serving (``server.serve``) and what each setting means (``serv
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
-_KEY_VARIABLE = "TREADLE_API_KEY"
 _DISK_CACHE = "4GiB"
 _log = logging.getLogger("treadle.server")
 
@@ -72,7 +70,7 @@ def serve(
     host: Annotated[str, _access("--host", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, _access("--port", "-p", help="Port to listen on; 0 takes a free one.")] = 8080,
     api_key_file: Annotated[
-        Path | None, _access("--api-key-file", help=f"File with one key per line; {_KEY_VARIABLE} holds one, too.")
+        Path | None, _access("--api-key-file", help="File with one key per line; TREADLE_API_KEY holds one, too.")
     ] = None,
     allow_public: Annotated[
         bool, _access("--allow-public", help="Listen beyond this machine without any key.")
@@ -81,7 +79,8 @@ def serve(
         bool, _access("--allow-adapter-loading", help="Let clients load adapters from files of this machine.")
     ] = False,
     cors_origin: Annotated[
-        list[str] | None, _access("--cors-origin", help="Origin of pages that may call; may be given again.")
+        list[str] | None,
+        _access("--cors-origin", help="Origin of pages that may call, * for any; may be given again."),
     ] = None,
     allowed_host: Annotated[
         list[str] | None,
@@ -113,6 +112,12 @@ def serve(
             "--client-timeout", help="Seconds a client may take to send headers, then a body, or to take an answer."
         ),
     ] = 30.0,
+    keep_alive: Annotated[
+        float, _limit("--keep-alive", help="Seconds that a connection may rest between requests.")
+    ] = 75.0,
+    max_connections: Annotated[
+        int, _limit("--max-connections", help="Most connections at a time; more get 503.")
+    ] = 1024,
     request_timeout: Annotated[
         float, _limit("--request-timeout", help="Seconds in which an answer must have ended; 0 for any time.")
     ] = 600.0,
@@ -155,6 +160,7 @@ def serve(
     done.
     """
     from treadle.server.hub import AdapterSource  # noqa: PLC0415
+    from treadle.server.keys import read_keys  # noqa: PLC0415
     from treadle.server.logs import configure_logs  # noqa: PLC0415  slow to import
     from treadle.server.serve import serve as run_server  # noqa: PLC0415
     from treadle.server.settings import ServerSettings  # noqa: PLC0415
@@ -162,11 +168,12 @@ def serve(
     settings = ServerSettings(
         host=host,
         port=port,
-        api_keys=_api_keys(api_key_file),
+        api_keys=read_keys(api_key_file),
+        api_key_file=api_key_file,
         allow_public=allow_public,
         allow_adapter_loading=allow_adapter_loading,
         cors_origins=tuple(cors_origin or ()),
-        allowed_hosts=tuple(name.lower() for name in allowed_host or ()),
+        allowed_hosts=tuple(allowed_host or ()),
         tls_certificate=tls_cert,
         tls_key=tls_key,
         max_queued=max_queued,
@@ -177,6 +184,8 @@ def serve(
         max_header_bytes=parse_bytes("--max-headers", max_headers),
         max_stored_bytes=parse_bytes("--max-stored", max_stored),
         client_timeout=client_timeout,
+        keep_alive=keep_alive,
+        max_connections=max_connections,
         max_output_tokens=max_output_tokens,
         max_embedding_inputs=max_embedding_inputs,
         request_timeout=request_timeout or None,
@@ -228,15 +237,3 @@ def _usual_name(model: str, *, is_elsewhere: bool) -> str:
         address = parse_address(model)
         return address.model or address.host
     return model if is_elsewhere else Path(model).name.removesuffix(".gguf")
-
-
-def _api_keys(path: Path | None) -> tuple[str, ...]:
-    keys = [os.environ.get(_KEY_VARIABLE, "").strip()]
-    if path is not None:
-        try:
-            keys += [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"--api-key-file {path}: {error}") from None
-        if not any(keys[1:]):
-            raise UsageError(f"--api-key-file {path}: there is no key in it", hint="write one key per line")
-    return tuple(key for key in keys if key and not key.startswith("#"))

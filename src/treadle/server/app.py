@@ -17,6 +17,7 @@ from fastapi.openapi.utils import get_openapi
 from treadle.server.auth import Gate
 from treadle.server.errors import add_error_handlers
 from treadle.server.hub import ModelHub
+from treadle.server.keys import Keyring
 from treadle.server.limits import LimitRequests, Limits
 from treadle.server.logs import log_request
 from treadle.server.machine_watch import MachineWatch
@@ -89,13 +90,14 @@ def create_app(hub: ModelHub, settings: ServerSettings, *, spans: Spans | None =
     limits = Limits(settings)
     machine = MachineWatch(hub, limits)
     counted = Metrics(hub, limits, machine, prefix=settings.metric_prefix)
-    state = ServerState(hub, settings, ResponseStore(settings.max_stored_bytes), limits, counted, machine)
+    keys = Keyring(settings.api_keys)
+    state = ServerState(hub, settings, keys, ResponseStore(settings.max_stored_bytes), limits, counted, machine)
     app.state.server = state
     hub.observers.append(lambda model, num_tokens, _: AnswerWatch(model, num_tokens, state.metrics))
     add_error_handlers(app)
     # The last one added is the first that a request meets.
     app.add_middleware(LimitRequests, limits=limits)
-    app.add_middleware(Gate, settings=settings)
+    app.add_middleware(Gate, settings=settings, keys=keys)
     app.add_middleware(Watch, report=partial(_report, state, spans))
     for module in _ROUTES:
         app.include_router(module.router)

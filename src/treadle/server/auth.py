@@ -5,16 +5,15 @@ Leaves to others: how much a key may use (``server.limits``) and what it means t
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections.abc import Mapping
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from treadle.server.errors import ApiError, send_error
+from treadle.server.keys import Keyring
+from treadle.server.names import ANY_ORIGIN, host_name, is_unambiguous, origin_host
 from treadle.server.record import CURRENT
 from treadle.server.settings import ServerSettings
 
@@ -31,18 +30,23 @@ class Gate:
     """Checks the Host header, the Origin header and the API key of every request, in this order; an ASGI application.
 
     A name that somebody else's DNS points at this machine, and a page of another site, thereby get nothing from a
-    server that has no key because it listens on loopback only.
+    server that has no key.
+
+    Args:
+        app: The next layer.
+        settings: Which hosts and origins are allowed.
+        keys: The keys accepted at present; without any everybody is let in.
     """
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+    def __init__(self, app: ASGIApp, settings: ServerSettings, keys: Keyring) -> None:
         self._app = app
+        self._keys = keys
         self._hosts = frozenset(settings.allowed_hosts)
         if not self._hosts and settings.is_loopback:
-            self._hosts = _LOOPBACK_NAMES | {settings.host}
+            self._hosts = _LOOPBACK_NAMES | {host_name(settings.host)}
         elif self._hosts:
-            self._hosts |= {settings.host}
+            self._hosts |= {host_name(settings.host)}
         self._origins = frozenset(settings.cors_origins)
-        self._keys = [_digest(key.encode()) for key in settings.api_keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on or refuse it."""
@@ -57,7 +61,7 @@ class Gate:
         except ApiError as error:
             await send_error(error, scope, receive, send)
             return
-        if origin in self._origins:
+        if origin is not None and self._allows(origin):
             if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
                 await PlainTextResponse("", headers=_preflight(origin, headers))(scope, receive, send)
                 return
@@ -69,13 +73,21 @@ class Gate:
             return
         await self._app(scope, receive, send)
 
+    def _allows(self, origin: str) -> bool:
+        return origin.lower() in self._origins or ANY_ORIGIN in self._origins
+
     def _check_host(self, headers: Headers) -> None:
-        host = headers.get("host")
-        if not self._hosts or host is None or _name(host) in self._hosts:
+        hosts = headers.getlist("host")
+        if len(hosts) > 1:
+            raise ApiError(400, "expected one Host header", code="invalid_host")
+        if not hosts:  # as in HTTP/1.0, which no browser speaks
+            return
+        name = host_name(hosts[0])
+        if name in self._hosts or (not self._hosts and (self._keys or is_unambiguous(name))):
             return
         raise ApiError(
             403,
-            f"this server does not answer to the name {host!r:.80}; its operator can allow it with --allowed-host",
+            f"this server does not answer to the name {hosts[0]!r:.80}; its operator can allow it with --allowed-host",
             "permission_error",
             code="host_not_allowed",
         )
@@ -83,7 +95,7 @@ class Gate:
     def _check_origin(self, headers: Headers, origin: str | None) -> None:
         # Not all that browsers send across sites is announced by a preflight, so the absence of an answer to it is no
         # protection from pages that only want the work done.
-        if origin is None or origin in self._origins or urlsplit(origin).netloc == headers.get("host"):
+        if origin is None or self._allows(origin) or origin_host(origin) == headers.get("host", "").lower():
             return
         raise ApiError(
             403,
@@ -95,8 +107,10 @@ class Gate:
     def _check_key(self, path: str, headers: Headers) -> None:
         if not self._keys or path in OPEN_PATHS or path.startswith(OPEN_FOLDER):
             return
-        index = self._find_key(headers)
-        if index is None:
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        given = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        key_id = self._keys.find(given.encode("latin-1"))
+        if key_id is None:
             raise ApiError(
                 401,
                 "expected a valid API key as `Authorization: Bearer KEY` or `x-api-key: KEY`",
@@ -106,39 +120,20 @@ class Gate:
             )
         record = CURRENT.get()
         if record is not None:
-            record.key_index = index
-
-    def _find_key(self, headers: Headers) -> int | None:
-        """Return which of the keys a request carries; takes the same time whichever it is and however near."""
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        given = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-        digest = _digest(given.encode("latin-1"))
-        found = None
-        for index, key in enumerate(self._keys):
-            if hmac.compare_digest(key, digest):
-                found = index
-        return found
-
-
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()
-
-
-def _name(host: str) -> str:
-    """Return the name or address in a Host header, without port and brackets."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower()
+            record.key_id = key_id
 
 
 def _preflight(origin: str, headers: Headers) -> Mapping[str, str]:
-    return {
+    allowed = {
         "Access-Control-Allow-Origin": origin,
         "Access-Control-Allow-Methods": "GET, POST, DELETE",
         "Access-Control-Allow-Headers": headers.get("access-control-request-headers", "content-type"),
         "Access-Control-Max-Age": _PREFLIGHT_SECONDS,
         "Vary": "Origin",
     }
+    if headers.get("access-control-request-private-network") == "true":  # a public page that calls this network
+        allowed["Access-Control-Allow-Private-Network"] = "true"
+    return allowed
 
 
 def _with_origin(send: Send, origin: str) -> Send:

@@ -26,8 +26,8 @@ async def read_body(request: Request, schema: type[_Schema], settings: ServerSet
     """Return the body as ``schema``.
 
     Raises:
-        ApiError: 408 for a body that takes too long, 413 for one that is too large, 415 for another content type, 400
-            for all else that is wrong.
+        ApiError: 408 for a body that takes too long, 413 for one that is too large, 415 for another content type or a
+            compressed one, 400 for all else that is wrong.
         ClientGoneError: The client left before its body was complete.
     """
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
@@ -35,6 +35,9 @@ async def read_body(request: Request, schema: type[_Schema], settings: ServerSet
         raise ApiError(
             415, f"expected a body of type application/json, found {kind[:80]}", code="unsupported_media_type"
         )
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding != "identity":
+        raise ApiError(415, f"expected a body without coding, found {coding[:80]}", code="unsupported_media_type")
     try:
         data = await asyncio.wait_for(_read(request, settings.max_body_bytes), settings.client_timeout)
     except asyncio.TimeoutError:

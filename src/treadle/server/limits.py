@@ -44,7 +44,7 @@ class Limits:
     def __init__(self, settings: ServerSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._clock = clock
-        self._uses: dict[int, _KeyUse] = {}
+        self._uses: dict[str, _KeyUse] = {}
         self._wait_seconds = 1.0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -58,7 +58,7 @@ class Limits:
         """Return for how long nothing has run, 0 while something does."""
         return 0.0 if self.num_requests else self._clock() - self._idle_since
 
-    def admit(self, key_index: int) -> Ticket:
+    def admit(self, key_id: str = "") -> Ticket:
         """Take a request in, as one that waits; leave its ticket with ``with`` when it ends.
 
         Raises:
@@ -70,7 +70,7 @@ class Limits:
             raise _too_much(
                 f"{self.num_queued} requests wait for their turn already", "queue_full", math.ceil(self._wait_seconds)
             )
-        use = self._use(key_index)
+        use = self._use(key_id)
         self._check_key(use)
         self.num_requests += 1
         self.num_queued += 1
@@ -87,10 +87,10 @@ class Limits:
             return False
         return True
 
-    def _use(self, key_index: int) -> _KeyUse:
+    def _use(self, key_id: str) -> _KeyUse:
         limit = self._settings.max_tokens_per_minute_per_key
         now = self._clock()
-        use = self._uses.setdefault(key_index, _KeyUse(tokens=limit or 0, refilled=now))
+        use = self._uses.setdefault(key_id, _KeyUse(tokens=limit or 0, refilled=now))
         if limit is not None:
             use.tokens = min(limit, use.tokens + (now - use.refilled) * limit / 60)
             use.refilled = now
@@ -163,7 +163,7 @@ class LimitRequests:
             return
         record = CURRENT.get()
         try:
-            ticket = self._limits.admit(0 if record is None else record.key_index)
+            ticket = self._limits.admit("" if record is None else record.key_id)
         except ApiError as error:
             await send_error(error, scope, receive, send)
             return

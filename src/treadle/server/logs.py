@@ -17,18 +17,19 @@ if TYPE_CHECKING:
 __all__ = ["configure_logs", "log_request"]
 
 _log = logging.getLogger("treadle.server.access")
+_KEY_DIGITS = 8  # enough to tell keys apart, too few to find one
 # Asked for every few seconds by machines.
 _QUIET_ROUTES = frozenset({"/health", "/ready", "/metrics"})
 
 
 def configure_logs(*, is_json: bool, level: int) -> None:
-    """Write what Treadle, the web server and the sender of traces log to stderr."""
+    """Write what Treadle, the web server, its event loop and the sender of traces log to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter() if is_json else _TextFormatter())
-    for name, lowest in (("treadle", level), ("uvicorn", logging.WARNING), ("opentelemetry", logging.WARNING)):
+    for name in ("treadle", "uvicorn", "asyncio", "opentelemetry"):
         logger = logging.getLogger(name)
         logger.handlers = [handler]
-        logger.setLevel(max(level, lowest))
+        logger.setLevel(level if name == "treadle" else max(level, logging.WARNING))
         logger.propagate = False
 
 
@@ -47,6 +48,10 @@ def _fields(record: RequestRecord) -> dict[str, Any]:
         "status": record.status,
         "seconds": round(record.seconds, 4),
     }
+    if record.client:
+        fields["client"] = record.client
+    if record.key_id:
+        fields["key"] = record.key_id[:_KEY_DIGITS]
     if record.code is not None:
         fields["code"] = record.code
     if record.model is not None:
@@ -77,7 +82,9 @@ class _TextFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the name that logging calls
         line = super().formatMessage(record)
         fields = getattr(record, "fields", {})
-        return " ".join([line, *(f"{name}={value}" for name, value in fields.items() if value != "")])
+        line = " ".join([line, *(f"{name}={value}" for name, value in fields.items() if value != "")])
+        # Nothing that came from outside may look like another line, or move the cursor of a terminal.
+        return line if line.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
 
 
 class _JsonFormatter(logging.Formatter):

@@ -1,4 +1,4 @@
-"""Ends connections whose clients are too slow or send heads without end, before anything else hears of them.
+"""Ends connections whose clients are too many, too slow or send heads without end, before anything else hears of them.
 
 Leaves to others: HTTP itself (uvicorn), the size of bodies (``server.body``) and who may ask (``server.auth``).
 """
@@ -13,6 +13,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any, Literal
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from treadle.server.settings import ServerSettings
@@ -22,6 +23,9 @@ __all__ = ["GuardedProtocol", "guarded_protocol"]
 _log = logging.getLogger("treadle.server")
 # The routes answer a slow body themselves, in the shape of their API; what they do not read ends here a little later.
 _GRACE_SECONDS = 1.0
+# What a client says about another protocol that it would rather speak.
+_UPGRADE_HEADERS = frozenset({b"upgrade", b"http2-settings", b"connection"})
+_CLOSE = (b"connection", b"close")
 
 # What is awaited: a request's head, its body, or nothing, as the server has its turn or the connection rests.
 _Stage = Literal["head", "body", "none"]
@@ -31,7 +35,8 @@ class GuardedProtocol(HttpToolsProtocol):
     """One connection.
 
     A request's head must come within ``client_timeout`` and ``max_header_bytes``, its body within ``client_timeout``,
-    and a client that takes nothing of its answer for so long is cut off.
+    and a client that takes nothing of its answer for so long is cut off. There are ``max_connections`` at a time. A
+    client that offers to go on in another protocol, as Java's does, is answered in this one.
 
     Args:
         settings: The limits.
@@ -41,6 +46,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def __init__(self, settings: ServerSettings, on_refused: Callable[[int], None], **arguments: Any) -> None:
         super().__init__(**arguments)
+        self._most_connections = settings.max_connections
         self._limit_bytes = settings.max_header_bytes
         self._seconds = settings.client_timeout
         self._on_refused = on_refused
@@ -56,6 +62,9 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Await a first request."""
         super().connection_made(transport)
+        if len(self.connections) > self._most_connections:
+            self._refuse(503, f"there are {self._most_connections} connections already, the limit here")
+            return
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -70,7 +79,14 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._is_refused:
             return
         self._silent_bytes += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._decline_upgrade(data[upgrade.args[0] :])
+            return
+        except httptools.HttpParserError as error:
+            self._refuse(400, f"this is no HTTP request: {error}")
         if max(self._head_bytes, self._silent_bytes) > self._limit_bytes:
             self._refuse(431, f"the request line and headers are larger than {self._limit_bytes} bytes, the limit here")
         self._watch()
@@ -94,7 +110,9 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Start the request, if its head is not too large."""
+        """Start the request, if its head is not too large and the parser goes on after it."""
+        if self.parser.should_upgrade():
+            return
         self._stage = "body"
         if self._head_bytes <= self._limit_bytes:
             super().on_headers_complete()
@@ -107,6 +125,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Await nothing until the request is answered."""
+        if self.parser.should_upgrade():
+            return
         self._stage = "none"
         self._silent_bytes = 0
         if self._head_bytes <= self._limit_bytes:
@@ -129,6 +149,19 @@ class GuardedProtocol(HttpToolsProtocol):
         """Await a next request."""
         super().on_response_complete()
         self._watch()
+
+    def _decline_upgrade(self, rest: bytes) -> None:
+        """Parse a request anew as one that offers no other protocol: the parser would leave its body to that."""
+        method, version = self.parser.get_method(), self.parser.get_http_version()
+        if method == b"CONNECT":
+            self._refuse(400, "this server is no proxy")
+            return
+        kept = [(name, value) for name, value in self.headers if name not in _UPGRADE_HEADERS]
+        if any(name == b"connection" and b"close" in value.lower() for name, value in self.headers):
+            kept.append(_CLOSE)
+        head = b"".join(b"%b: %b\r\n" % header for header in kept)
+        self.parser = httptools.HttpRequestParser(self)
+        self.data_received(b"%b %b HTTP/%b\r\n%b\r\n%b" % (method, self.url, version.encode(), head, rest))
 
     def _watch(self) -> None:
         """Begin to time what is awaited now, unless that runs already."""
@@ -187,10 +220,11 @@ def guarded_protocol(settings: ServerSettings, on_refused: Callable[[int], None]
 
 
 def _response(status: int, message: str) -> bytes:
-    error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
-    body = json.dumps({"error": error}).encode()
+    kind = "invalid_request_error" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"
+    body = json.dumps({"error": {"message": message, "type": kind, "param": None, "code": None}}).encode()
+    retry = "retry-after: 1\r\n" if status == HTTPStatus.SERVICE_UNAVAILABLE else ""
     head = (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
-        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        f"content-length: {len(body)}\r\n{retry}connection: close\r\n\r\n"
     )
     return head.encode() + body

@@ -34,9 +34,10 @@ class AnswerPhases:
 class RequestRecord:
     """One request; seconds on a monotonic clock, tokens and seconds added up over its answers.
 
-    ``status`` is what the client was told, or 499 if it left before the end. ``key_index`` is the place of its API key
-    among the server's, 0 without any. ``queued``, ``prefill`` and ``decode`` are those of its slowest answer.
-    ``began_at_ns`` is when it began in nanoseconds since 1970, ``trace_headers`` what says which trace it belongs to.
+    ``status`` is what the client was told, or 499 if it left before the end. ``key_id`` is the id of its API key, empty
+    without any, ``client`` the address it came from. ``queued``, ``prefill`` and ``decode`` are those of its slowest
+    answer. ``began_at_ns`` is when it began in nanoseconds since 1970, ``trace_headers`` what says which trace it
+    belongs to.
     """
 
     request_id: str
@@ -46,7 +47,8 @@ class RequestRecord:
     began: float = field(default_factory=time.monotonic)
     began_at_ns: int = field(default_factory=time.time_ns)
     route: str = "other"
-    key_index: int = 0
+    key_id: str = ""
+    client: str = ""
     ticket: Ticket | None = None
     status: int = 0
     code: str | None = None

@@ -9,10 +9,10 @@ import asyncio
 import logging
 import signal
 import socket
-import ssl
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,15 @@ import uvicorn
 from treadle.engine.open_engine import open_engine
 from treadle.errors import UsageError
 from treadle.server.app import create_app
+from treadle.server.descriptors import AcceptFailures, connection_limit
 from treadle.server.hub import AdapterSource, ModelHub
 from treadle.server.protocol import guarded_protocol
+from treadle.server.reload import Reload
 from treadle.server.settings import ServerSettings
 from treadle.server.spans import open_spans
 from treadle.server.state import ServerState
+from treadle.server.supervisor import tell_supervisor
+from treadle.server.tls import certificate_fault, check_certificate
 
 if TYPE_CHECKING:
     from treadle.engine.contract import AsyncEngine
@@ -35,7 +39,6 @@ __all__ = ["serve", "uvicorn_options"]
 
 _log = logging.getLogger("treadle.server")
 _CLOSE_SECONDS = 5  # for what was cut short to tell its client so
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def serve(
@@ -61,6 +64,7 @@ def serve(
     """
     _check_tls(settings)
     listener = _listen(settings)
+    settings = replace(settings, max_connections=connection_limit(settings.max_connections))
     with listener:
         asyncio.run(_serve(listener, sources, settings, load_options, adapters=adapters, on_ready=on_ready))
 
@@ -77,12 +81,16 @@ async def _serve(
     async def load(source: str) -> AsyncEngine:
         return await open_engine(source, **load_options)
 
+    asyncio.get_running_loop().set_exception_handler(AcceptFailures())
     spans = open_spans(settings.otel_endpoint)
     hub = ModelHub(sources, load, adapters=adapters, idle_unload=settings.idle_unload)
-    await hub.load_default()  # a model that cannot be loaded ends the command, not the first request
+    if not await _unless_terminated(hub.load_default()):  # one that cannot be loaded ends the command, not a request
+        return
     app = create_app(hub, settings, spans=spans)
     state: ServerState = app.state.server
-    server = _Server(uvicorn.Config(app, **uvicorn_options(state)), state)
+    config = uvicorn.Config(app, **uvicorn_options(state))
+    config.load()
+    server = _Server(config, state)
     if on_ready is not None:
         host, port = listener.getsockname()[:2]
         scheme = "https" if settings.tls_certificate else "http"
@@ -90,6 +98,30 @@ async def _serve(
         names = [*sources, *(adapter.name for adapter in adapters)]
         server.on_started = lambda: on_ready(f"serving {', '.join(names)} at {url}")
     await server.serve(sockets=[listener])
+
+
+async def _unless_terminated(work: Coroutine[Any, Any, None]) -> bool:
+    """Do work that SIGTERM ends, false if it did; the first process of a container would not hear it otherwise."""
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
+    with _handling(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(task.cancel)):
+        await asyncio.wait({task})
+    if task.cancelled():
+        return False
+    task.result()
+    return True
+
+
+@contextmanager
+def _handling(number: signal.Signals, handle: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Handle a signal in this way meanwhile; leave it alone in any thread but the first, where it cannot be."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 class _Server(uvicorn.Server):
@@ -104,15 +136,14 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Let signals end the server, and not the process once more after it, so that it ends with success."""
-        if threading.current_thread() is not threading.main_thread():
+        with ExitStack() as stack:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                stack.enter_context(_handling(number, self.handle_exit))
+            reload = Reload(self._state.settings, self._state.keys, self.config.ssl)
+            if reload.has_files and hasattr(signal, "SIGHUP"):
+                loop = asyncio.get_running_loop()
+                stack.enter_context(_handling(signal.SIGHUP, lambda *_: loop.call_soon_threadsafe(reload)))
             yield
-            return
-        before = {number: signal.signal(number, self.handle_exit) for number in _SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._state.limits.is_draining = True
@@ -120,11 +151,16 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        if self.on_started is not None and not self.should_exit:
+        if self.should_exit:
+            return
+        tell_supervisor("READY=1")
+        if self.on_started is not None:
             self.on_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        tell_supervisor("STOPPING=1")
         await self._drain()
+        self.force_exit = False  # what is left takes seconds at most, and closes models and traces in order
         await super().shutdown(sockets)
 
     async def _drain(self) -> None:
@@ -151,6 +187,7 @@ def uvicorn_options(state: ServerState) -> dict[str, Any]:
         "access_log": False,
         "server_header": False,
         "timeout_graceful_shutdown": _CLOSE_SECONDS,
+        "timeout_keep_alive": settings.keep_alive,
         "ssl_certfile": settings.tls_certificate,
         "ssl_keyfile": settings.tls_key,
         "ws": "none",
@@ -160,15 +197,10 @@ def uvicorn_options(state: ServerState) -> dict[str, Any]:
 def _check_tls(settings: ServerSettings) -> None:
     if settings.tls_certificate is None or settings.tls_key is None:
         return
-    try:
-        # A key with a password would otherwise ask for it, and nobody may be there to type it.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_certificate, settings.tls_key, lambda: "")
-    except OSError as error:
-        files = f"{settings.tls_certificate}, {settings.tls_key}"
-        raise UsageError(
-            f"TLS: the certificate and key cannot be used ({files}): {error.strerror or error}",
-            hint="give PEM files that belong together, the key without a password",
-        ) from None
+    check_certificate(settings.tls_certificate, settings.tls_key)
+    fault = certificate_fault(settings.tls_certificate, settings.tls_key)
+    if fault is not None:
+        _log.warning("clients that check the certificate %s will refuse it: %s", settings.tls_certificate, fault)
 
 
 def _listen(settings: ServerSettings) -> socket.socket:

@@ -12,14 +12,15 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from treadle.errors import UsageError
+from treadle.server.names import ANY_ORIGIN, operator_host, operator_origin
 
 __all__ = ["ServerSettings"]
 
 _COUNTS = (
     *("max_body_bytes", "max_header_bytes", "max_queued", "max_output_tokens", "max_embedding_inputs"),
-    *("max_concurrent_per_key", "max_tokens_per_minute_per_key"),
+    *("max_concurrent_per_key", "max_tokens_per_minute_per_key", "max_connections"),
 )
-_SECONDS = ("request_timeout", "client_timeout", "drain_timeout", "idle_unload")
+_SECONDS = ("request_timeout", "client_timeout", "keep_alive", "drain_timeout", "idle_unload")
 _METRIC_PREFIX = re.compile(r"[a-zA-Z_]\w*", re.ASCII)
 
 
@@ -35,6 +36,7 @@ class ServerSettings:
     port: int = 8080
     # auth.py
     api_keys: tuple[str, ...] = field(default=(), repr=False)
+    api_key_file: Path | None = None  # where ``keys.read_keys`` found them, to be read again
     allow_public: bool = False
     cors_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
@@ -48,6 +50,8 @@ class ServerSettings:
     # protocol.py
     max_header_bytes: int = 64 << 10
     client_timeout: float = 30.0
+    keep_alive: float = 75.0
+    max_connections: int = 1024
     # the routes
     max_body_bytes: int = 8 << 20
     max_output_tokens: int | None = None
@@ -67,6 +71,12 @@ class ServerSettings:
     measures_machine: bool = True
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "allowed_hosts", tuple(map(operator_host, self.allowed_hosts)))
+        object.__setattr__(self, "cors_origins", tuple(map(operator_origin, self.cors_origins)))
+        self._check_ranges()
+        self._check_access()
+
+    def _check_ranges(self) -> None:
         if not 0 <= self.port <= 65535:
             raise UsageError(f"port: expected 0 to 65535, found {self.port}")
         for name in _COUNTS:
@@ -85,12 +95,20 @@ class ServerSettings:
             )
         if self.max_stored_bytes < 0:
             raise UsageError(f"max_stored_bytes: expected 0 or more, found {self.max_stored_bytes}")
+
+    def _check_access(self) -> None:
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise UsageError("TLS needs both a certificate and a key", hint="give --tls-cert and --tls-key together")
         if not (self.is_loopback or self.api_keys or self.allow_public):
             raise UsageError(
                 f"host {self.host} can be reached from other machines and there is no API key",
                 hint="set TREADLE_API_KEY or --api-key-file, bind 127.0.0.1, or force it with --allow-public",
+            )
+
+        if ANY_ORIGIN in self.cors_origins and not self.api_keys:
+            raise UsageError(
+                "any page a browser shows could call this server, as there is no API key",
+                hint="set TREADLE_API_KEY or --api-key-file, or name the origins with --cors-origin",
             )
 
     def output_limit(self, asked: int | None) -> int | None:

@@ -11,6 +11,7 @@ from typing import cast
 from fastapi import Request
 
 from treadle.server.hub import ModelHub
+from treadle.server.keys import Keyring
 from treadle.server.limits import Limits
 from treadle.server.machine_watch import MachineWatch
 from treadle.server.metrics import Metrics
@@ -22,10 +23,11 @@ __all__ = ["ServerState", "state_of"]
 
 @dataclass(frozen=True)
 class ServerState:
-    """The models and settings of one server, its stored responses, what runs in it, what it has done and where."""
+    """The models, settings, keys and stored responses of one server, what runs in it, what it has done and where."""
 
     hub: ModelHub
     settings: ServerSettings
+    keys: Keyring
     responses: ResponseStore
     limits: Limits
     metrics: Metrics

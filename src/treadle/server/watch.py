@@ -5,11 +5,12 @@ Leaves to others: the form of the report (``server.logs``, ``server.metrics``).
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import secrets
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -51,8 +52,10 @@ class Watch:
         given = headers.get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
         trace = {name: headers[name] for name in _TRACE_HEADERS if name in headers}
-        record = RequestRecord(request_id, scope["method"], scope["path"], trace)
+        record = RequestRecord(request_id, scope["method"], scope["path"], trace, client=_address(scope.get("client")))
         CURRENT.set(record)
+        if scope["method"] == "HEAD":  # for the routes as GET; the web server leaves the body out
+            scope = {**scope, "method": "GET"}
         sender = _Sender(send, record)
         try:
             await self._serve(scope, receive, sender, record)
@@ -74,6 +77,14 @@ class Watch:
                 record.status, sender.is_complete = 500, True
                 raise
             await send_error(error, scope, receive, sender.send)
+
+
+def _address(peer: Sequence[Any] | None) -> str:
+    """Return where a request came from; empty if that is no address, as a forged ``X-Forwarded-For`` may be none."""
+    try:
+        return str(ipaddress.ip_address(peer[0])) if peer else ""
+    except ValueError:
+        return ""
 
 
 class _Sender:
