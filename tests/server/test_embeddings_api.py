@@ -157,12 +157,12 @@ def test_what_metrics_count(http: httpx.Client) -> None:
         return after.get(name, 0) - before.get(name, 0)
 
     model = "{model_name=smollm2}"
-    assert grown("vllm:request_success_total{finished_reason=stop}" + model) == 3
-    assert grown("vllm:request_success_total{finished_reason=error}" + model) == 2
-    assert grown("vllm:prompt_tokens_total" + model) == num_tokens
-    assert grown("vllm:e2e_request_latency_seconds_count" + model) == 3
-    assert grown("vllm:generation_tokens_total" + model) == 0
-    assert grown("vllm:time_to_first_token_seconds_count" + model) == 0
+    assert grown("vllm:request_success_total{engine=0}{finished_reason=stop}" + model) == 3
+    assert grown("vllm:request_success_total{engine=0}{finished_reason=error}" + model) == 2
+    assert grown("vllm:prompt_tokens_total{engine=0}" + model) == num_tokens
+    assert grown("vllm:e2e_request_latency_seconds_count{engine=0}" + model) == 3
+    assert grown("vllm:generation_tokens_total{engine=0}" + model) == 0
+    assert grown("vllm:time_to_first_token_seconds_count{engine=0}" + model) == 0
     assert grown("treadle:http_requests_total{method=POST}{route=/v1/embeddings}{status=200}") == 1
 
 

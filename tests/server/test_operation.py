@@ -122,7 +122,8 @@ def test_latencies_and_tokens_are_counted_under_the_known_names(http: httpx.Clie
     after = metrics(http)
 
     def growth(name: str, **labels: str) -> float:
-        key = name + "".join(f"{{{key}={value}}}" for key, value in sorted({"model_name": MODEL, **labels}.items()))
+        labels |= {"model_name": MODEL, **({"engine": "0"} if name.startswith("vllm:") else {})}
+        key = name + "".join(f"{{{key}={value}}}" for key, value in sorted(labels.items()))
         return after[key] - before[key]
 
     assert growth("vllm:request_success_total", finished_reason="stop") == 1
@@ -191,7 +192,7 @@ def test_the_log_has_one_line_for_a_request_and_no_prompt(
 def test_nothing_works_for_a_client_that_left(
     server: RunningServer, http: httpx.Client, stream: bool, after: float
 ) -> None:
-    name = f"vllm:request_success_total{{finished_reason=length}}{{model_name={MODEL}}}"
+    name = f"vllm:request_success_total{{engine=0}}{{finished_reason=length}}{{model_name={MODEL}}}"
     before = metrics(http)[name]
     leave(server, {**LONG, "stream": stream}, after)
     wait_until_idle(server)
@@ -211,7 +212,9 @@ def test_the_log_says_where_the_time_of_a_client_that_left_went(
 
 def test_an_answer_that_ends_with_its_only_call_is_no_abort(http: httpx.Client) -> None:
     def finished(reason: str) -> float:
-        return metrics(http)[f"vllm:request_success_total{{finished_reason={reason}}}{{model_name={MODEL}}}"]
+        return metrics(http)[
+            f"vllm:request_success_total{{engine=0}}{{finished_reason={reason}}}{{model_name={MODEL}}}"
+        ]
 
     before = finished("abort"), finished("stop"), finished("length")
     fields = {"tools": [WEATHER], "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 200}
@@ -261,7 +264,12 @@ def test_an_answer_that_takes_too_long_ends_with_504_and_a_stream_with_an_error(
                 last = [line for line in stream.iter_lines() if line][-1]
             assert json.loads(last.removeprefix("data: "))["error"]["code"] == "timeout"
             wait_until_idle(running)
-            assert metrics(client)[f"vllm:request_success_total{{finished_reason=error}}{{model_name={MODEL}}}"] >= 3
+            assert (
+                metrics(client)[
+                    f"vllm:request_success_total{{engine=0}}{{finished_reason=error}}{{model_name={MODEL}}}"
+                ]
+                >= 3
+            )
     finally:
         running.close()
 

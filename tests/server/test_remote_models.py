@@ -69,8 +69,8 @@ def test_what_is_elsewhere_is_counted_here(client: httpx.Client, far: LocalServe
     newest = stats["far"]["requests"][0]
     assert (newest["prompt_tokens"], newest["answer_tokens"], newest["state"]) == (3, 2, "stop")
     metrics = client.get("/metrics").text
-    assert 'vllm:generation_tokens_total{model_name="far"}' in metrics
-    assert 'vllm:kv_cache_usage_perc{model_name="far"}' not in metrics
+    assert 'vllm:generation_tokens_total{engine="0",model_name="far"}' in metrics
+    assert 'vllm:kv_cache_usage_perc{engine="0",model_name="far"}' not in metrics
 
 
 @pytest.mark.model

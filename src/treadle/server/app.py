@@ -93,7 +93,7 @@ def create_app(hub: ModelHub, settings: ServerSettings, *, spans: Spans | None =
     keys = Keyring(settings.api_keys)
     state = ServerState(hub, settings, keys, ResponseStore(settings.max_stored_bytes), limits, counted, machine)
     app.state.server = state
-    hub.observers.append(lambda model, num_tokens, _: AnswerWatch(model, num_tokens, state.metrics))
+    hub.observers.append(partial(AnswerWatch, metrics=counted))
     add_error_handlers(app)
     # The last one added is the first that a request meets.
     app.add_middleware(LimitRequests, limits=limits)

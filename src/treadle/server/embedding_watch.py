@@ -48,6 +48,7 @@ class EmbeddingWatch:
         self._metrics.end_to_end.observe(time.monotonic() - self._began)
         self._metrics.queue.observe(timings.queued_seconds)
         self._metrics.prefill.observe(timings.prefill_seconds)
+        self._metrics.inference.observe(timings.prefill_seconds)
         self._note_end("stop", 1)
         record = self._record
         if record is None:

@@ -5,7 +5,7 @@ Leaves to others: the numbers themselves (``AsyncEngine.stats``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from treadle.server.hub import ModelHub
     from treadle.server.machine_watch import MachineWatch
 
-__all__ = ["EngineCollector"]
+__all__ = ["SHARED_LABELS", "EngineCollector", "shared_labels"]
 
+# vLLM numbers the engines of a model; here each model has one.
+SHARED_LABELS = ("model_name", "engine")
+_ENGINE = "0"
 _Family = type[CounterMetricFamily] | type[GaugeMetricFamily]
 
 
@@ -34,6 +37,15 @@ class _Figure(NamedTuple):
     name: str
     text: str
     read: Callable[[EngineStats, LoadReport], float]
+
+    def family_of(
+        self, labels: Sequence[str], found: Iterable[tuple[Sequence[str], EngineStats, LoadReport]]
+    ) -> Metric:
+        """Return the metric of engines, of which each has its values of ``labels``."""
+        family = self.family(self.name, self.text, labels=labels)
+        for values, stats, report in found:
+            family.add_metric(values, self.read(stats, report))
+        return family
 
 
 def _common_figures(prefix: str) -> tuple[_Figure, ...]:
@@ -61,6 +73,12 @@ def _common_figures(prefix: str) -> tuple[_Figure, ...]:
             counter,
             f"{prefix}:prefix_cache_hits",
             "Prompt tokens found and not computed again.",
+            lambda s, _: s.num_prompt_tokens - s.scheduler.num_missed_tokens,
+        ),
+        _Figure(
+            counter,
+            f"{prefix}:prompt_tokens_cached",
+            "The same, as vLLM tells it beside the prompts.",
             lambda s, _: s.num_prompt_tokens - s.scheduler.num_missed_tokens,
         ),
         _Figure(
@@ -115,7 +133,8 @@ class EngineCollector(Collector):
     def __init__(self, hub: ModelHub, machine: MachineWatch, prefix: str) -> None:
         self._hub = hub
         self._machine = machine
-        self._figures = (*_common_figures(prefix), *_OWN_FIGURES)
+        self._prefix = prefix
+        self._shared = _common_figures(prefix)
 
     def describe(self) -> Iterator[Metric]:
         """Return nothing: what there is depends on the models loaded."""
@@ -124,11 +143,13 @@ class EngineCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Iterate over the metrics as they stand."""
         found = list(_measured(self._hub))
-        for figure in self._figures:
-            family = figure.family(figure.name, figure.text, labels=["model_name"])
-            for name, stats, report in found:
-                family.add_metric([name], figure.read(stats, report))
-            yield family
+        for figure in self._shared:
+            yield figure.family_of(
+                SHARED_LABELS, [(shared_labels(name), stats, report) for name, stats, report in found]
+            )
+        for figure in _OWN_FIGURES:
+            yield figure.family_of(("model_name",), [((name,), stats, report) for name, stats, report in found])
+        yield from self._shared_facts(found)
         cached = GaugeMetricFamily(
             "treadle:cached_tokens", "Tokens that need not be computed again.", labels=["model_name", "tier"]
         )
@@ -137,6 +158,26 @@ class EngineCollector(Collector):
                 cached.add_metric([name, tier], num_blocks * KV_BLOCK_TOKENS)
         yield cached
         yield from self._shares((name, stats) for name, stats, _ in found)
+
+    def _shared_facts(self, found: Sequence[tuple[str, EngineStats, LoadReport]]) -> Iterator[Metric]:
+        """Iterate over those with labels of their own; routers of requests read the second to know what fits."""
+        sources = CounterMetricFamily(
+            f"{self._prefix}:prompt_tokens_by_source",
+            "Prompt tokens by where they came from.",
+            labels=[*SHARED_LABELS, "source"],
+        )
+        config = GaugeMetricFamily(
+            f"{self._prefix}:cache_config_info",
+            "The KV blocks, in its labels.",
+            labels=[*SHARED_LABELS, "block_size", "num_gpu_blocks", "cache_dtype"],
+        )
+        for name, stats, report in found:
+            num_missed = stats.scheduler.num_missed_tokens
+            sources.add_metric([*shared_labels(name), "local_compute"], num_missed)
+            sources.add_metric([*shared_labels(name), "local_cache_hit"], stats.num_prompt_tokens - num_missed)
+            blocks = [str(KV_BLOCK_TOKENS), str(stats.scheduler.num_blocks), report.memory_plan.kv_type]
+            config.add_metric([*shared_labels(name), *blocks], 1)
+        yield from (sources, config)
 
     def _shares(self, found: Iterable[tuple[str, EngineStats]]) -> Iterator[Metric]:
         bandwidth = GaugeMetricFamily(
@@ -155,6 +196,11 @@ class EngineCollector(Collector):
                 if share is not None:
                     family.add_metric([name], share)
         yield from (bandwidth, int8)
+
+
+def shared_labels(model: str) -> tuple[str, str]:
+    """Return the values of ``SHARED_LABELS``."""
+    return model, _ENGINE
 
 
 def _measured(hub: ModelHub) -> Iterator[tuple[str, EngineStats, LoadReport]]:

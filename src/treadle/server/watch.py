@@ -21,6 +21,7 @@ from treadle.server.record import CURRENT, AnswerPhases, RequestRecord
 
 if TYPE_CHECKING:
     from treadle.engine.completion import CompletionChunk, Timings
+    from treadle.engine.contract import OpenTimings
     from treadle.errors import TreadleError
     from treadle.server.metrics import Metrics
 
@@ -116,11 +117,13 @@ class AnswerWatch:
     Args:
         model: The name by which the server offers the model.
         num_prompt_tokens: The length of the prompt, None if the engine tells it with its first whole answer.
+        open_timings: Tells which answers have not ended.
         metrics: Where to count.
     """
 
-    def __init__(self, model: str, num_prompt_tokens: int | None, metrics: Metrics) -> None:
+    def __init__(self, model: str, num_prompt_tokens: int | None, open_timings: OpenTimings, metrics: Metrics) -> None:
         self._metrics = metrics.of_model(model)
+        self._open_timings = open_timings
         self._record = CURRENT.get()
         self._began = time.monotonic() if self._record is None else self._record.began
         self._num_prompt_tokens = 0
@@ -188,8 +191,14 @@ class AnswerWatch:
         self._metrics.queue.observe(timings.queued_seconds)
         self._metrics.prefill.observe(timings.prefill_seconds)
         self._metrics.decode.observe(timings.decode_seconds)
+        self._metrics.inference.observe(timings.prefill_seconds + timings.decode_seconds)
+        num_tokens = self._num_tokens.get(index, 0)
+        if num_tokens > 1:
+            self._metrics.token.observe(timings.decode_seconds / (num_tokens - 1))
         self._metrics.request_prompt_tokens.observe(self._num_prompt_tokens)
-        self._metrics.request_generation_tokens.observe(self._num_tokens.get(index, 0))
+        self._metrics.request_generation_tokens.observe(num_tokens)
+        if not self._open_timings():
+            self._metrics.longest_answer.observe(max(self._num_tokens.values(), default=0))
         self._note_end(index, reason, timings)
 
     def _note_end(self, index: int, reason: str, timings: Timings) -> None:
