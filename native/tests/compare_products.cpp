@@ -78,6 +78,22 @@ std::vector<uint8_t> random_rows(Random& random, const Format& format, size_t nu
     return rows;
 }
 
+// To rows of a tile that has others, too: the sums are those of the plain product.
+void compare_added_product(Comparison& c, WeightFormat format, const std::string& what, const Guarded<uint8_t>& panel,
+                           const ActTile& tile, const Guarded<float>& sums) {
+    const auto tokens = static_cast<size_t>(tile.num_tokens);
+    std::vector<int32_t> rows(tokens);
+    for (size_t t = 0; t < tokens; ++t) rows[t] = static_cast<int32_t>(kMaxTile - tokens + t);
+    std::vector<float> base(kMaxTile * kPanelRows, 0.75f);
+    Guarded<float> found(base.size(), base.data()), expected(base.size(), base.data());
+    for (size_t i = 0; i < sums.count(); ++i) {
+        expected.data()[static_cast<size_t>(rows[0]) * kPanelRows + i] += sums.data()[i];
+    }
+    const int64_t columns = static_cast<int64_t>(panel.count()) / panel_block_bytes(format);
+    c.table.matmul_add[format](panel.data(), columns, &tile, rows.data(), found.data());
+    c.expect_same("matmul_add " + what, found, expected);
+}
+
 void compare_product(Comparison& c, const Format& format, const std::vector<uint8_t>& rows, size_t num_rows,
                      const std::vector<float>& x, size_t tokens) {
     const size_t columns = x.size() / tokens;
@@ -92,9 +108,10 @@ void compare_product(Comparison& c, const Format& format, const std::vector<uint
     Guarded<float> found(tokens * kPanelRows), expected(tokens * kPanelRows);
     c.table.matmul[format.id](panel.data(), static_cast<int64_t>(columns), &tile.tile, found.data());
     c.ref.matmul[format.id](panel.data(), static_cast<int64_t>(columns), &tile.tile, expected.data());
-    c.expect_same(std::string("matmul ") + format.name + ", " + to_string(columns) + " columns, " +
-                      to_string(num_rows) + " rows, " + to_string(tokens) + " tokens",
-                  found, expected);
+    const std::string what = std::string(format.name) + ", " + to_string(columns) + " columns, " + to_string(num_rows) +
+                             " rows, " + to_string(tokens) + " tokens";
+    c.expect_same("matmul " + what, found, expected);
+    if (c.table.matmul_add[format.id]) compare_added_product(c, format.id, what, panel, tile.tile, expected);
 }
 
 constexpr float kMagnitudes[] = {1e-3f, 0.1f, 1.0f, 10.0f, 1e3f};

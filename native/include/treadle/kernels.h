@@ -27,6 +27,11 @@ namespace treadle {
 //   F32 F16 BF16    acc[k % 2] = fma(w[k], x[k], acc[k % 2]); out = acc[0] + acc[1]
 using MatmulFn = void (*)(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
 
+// The same sums added to rows of another tile: out[rows[t] * 16 + r] += sum. For panels that are short and not read one
+// after the other; nothing behind them is requested.
+using AddMatmulFn = void (*)(const void* panel, int64_t num_columns, const ActTile* tile, const int32_t* rows,
+                             float* out);
+
 // Writes token `token` of the tile (see ActTile) from x[num_columns]. num_columns is a multiple of 32, any for F32.
 using QuantizeFn = void (*)(const float* x, int64_t num_columns, int32_t token, const ActTile* tile);
 
@@ -116,8 +121,9 @@ constexpr int64_t kPeakOps = 12288;  // divisible by what eight, twelve and sixt
 
 struct KernelTable {
     const char* isa;
-    MatmulFn matmul[kNumWeightFormats];   // null where the format is not a weight format
-    QuantizeFn quantize[kNumActFormats];  // by ActFormat
+    MatmulFn matmul[kNumWeightFormats];         // null where the format is not a weight format
+    AddMatmulFn matmul_add[kNumWeightFormats];  // F32, F16 and BF16, else null
+    QuantizeFn quantize[kNumActFormats];        // by ActFormat
 
     // out[i] = (x[i] * inv) * weight[i], inv = 1 / sqrt(sum x^2 / n + eps). The sum runs in 16 lanes (lane = i % 16,
     // fma), then halves are added: 16 -> 8 -> 4 -> 2 -> 1. x and out may be the same array.

@@ -22,6 +22,9 @@ void matmul_q5_k(const void* panel, int64_t num_columns, const ActTile* tile, fl
 void matmul_q6_k(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
 void matmul_iq4_xs(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
 void matmul_tq2_0(const void* panel, int64_t num_columns, const ActTile* tile, float* out);
+void matmul_add_f32(const void* panel, int64_t num_columns, const ActTile* tile, const int32_t* rows, float* out);
+void matmul_add_f16(const void* panel, int64_t num_columns, const ActTile* tile, const int32_t* rows, float* out);
+void matmul_add_bf16(const void* panel, int64_t num_columns, const ActTile* tile, const int32_t* rows, float* out);
 
 void quantize_f32(const float* x, int64_t num_columns, int32_t token, const ActTile* tile);
 void quantize_q8(const float* x, int64_t num_columns, int32_t token, const ActTile* tile);

@@ -24,6 +24,23 @@ struct LoadBF16 {
     }
 };
 
+// Where half h of the sums of token t go; whether the panels that follow this one are read next.
+struct Stored {
+    static constexpr bool kReadsOn = true;
+    float* out;
+    void put(int t, int h, __m256 sum) const { _mm256_storeu_ps(out + kPanelRows * t + kLanes * h, sum); }
+};
+
+struct Added {
+    static constexpr bool kReadsOn = false;
+    float* out;
+    const int32_t* rows;
+    void put(int t, int h, __m256 sum) const {
+        float* to = out + kPanelRows * rows[t] + kLanes * h;
+        _mm256_storeu_ps(to, _mm256_add_ps(_mm256_loadu_ps(to), sum));
+    }
+};
+
 template <class Load>
 struct Product {
     using Panel = typename Load::Panel;
@@ -40,8 +57,8 @@ struct Product {
     }
 
     // Tokens first .. first + N - 1 of a tile of T.
-    template <int T, int N>
-    static void run_tokens(const Panel* column, int64_t num_columns, const ActTile* tile, int first, float* out) {
+    template <int T, int N, class Out>
+    static void run_tokens(const Panel* column, int64_t num_columns, const ActTile* tile, int first, Out out) {
         const float* x = tile->x + first;
         __m256 even[2][N], odd[2][N];
         TREADLE_UNROLL for (int t = 0; t < N; ++t) {
@@ -49,20 +66,18 @@ struct Product {
         }
         int64_t k = 0;
         for (; k + 2 <= num_columns; k += 2, x += 2 * T) {
-            prefetch<2 * sizeof(Panel)>(column + k + kPrefetchDistance / sizeof(Panel));
+            if constexpr (Out::kReadsOn) prefetch<2 * sizeof(Panel)>(column + k + kPrefetchDistance / sizeof(Panel));
             add_column<N>(column[k], x, even);
             add_column<N>(column[k + 1], x + T, odd);
         }
         if (k < num_columns) add_column<N>(column[k], x, even);
         TREADLE_UNROLL for (int t = 0; t < N; ++t) {
-            float* to = out + kPanelRows * (first + t);
-            _mm256_storeu_ps(to, _mm256_add_ps(even[0][t], odd[0][t]));
-            _mm256_storeu_ps(to + kLanes, _mm256_add_ps(even[1][t], odd[1][t]));
+            TREADLE_UNROLL for (int h = 0; h < 2; ++h) out.put(first + t, h, _mm256_add_ps(even[h][t], odd[h][t]));
         }
     }
 
-    template <int T>
-    static void run(const void* panel, int64_t num_columns, const ActTile* tile, float* out) {
+    template <int T, class Out>
+    static void run(const void* panel, int64_t num_columns, const ActTile* tile, Out out) {
         const Panel* column = static_cast<const Panel*>(panel);
         constexpr int kPass = 3;
         for (int first = 0; first + kPass <= T; first += kPass) {
@@ -76,15 +91,27 @@ struct Product {
 }  // namespace
 
 void matmul_f32(const void* panel, int64_t num_columns, const ActTile* tile, float* out) {
-    run_tile<Product<LoadF32>>(panel, num_columns, tile, out);
+    run_tile<Product<LoadF32>>(panel, num_columns, tile, Stored{out});
 }
 
 void matmul_f16(const void* panel, int64_t num_columns, const ActTile* tile, float* out) {
-    run_tile<Product<LoadF16>>(panel, num_columns, tile, out);
+    run_tile<Product<LoadF16>>(panel, num_columns, tile, Stored{out});
 }
 
 void matmul_bf16(const void* panel, int64_t num_columns, const ActTile* tile, float* out) {
-    run_tile<Product<LoadBF16>>(panel, num_columns, tile, out);
+    run_tile<Product<LoadBF16>>(panel, num_columns, tile, Stored{out});
+}
+
+void matmul_add_f32(const void* panel, int64_t num_columns, const ActTile* tile, const int32_t* rows, float* out) {
+    run_tile<Product<LoadF32>>(panel, num_columns, tile, Added{out, rows});
+}
+
+void matmul_add_f16(const void* panel, int64_t num_columns, const ActTile* tile, const int32_t* rows, float* out) {
+    run_tile<Product<LoadF16>>(panel, num_columns, tile, Added{out, rows});
+}
+
+void matmul_add_bf16(const void* panel, int64_t num_columns, const ActTile* tile, const int32_t* rows, float* out) {
+    run_tile<Product<LoadBF16>>(panel, num_columns, tile, Added{out, rows});
 }
 
 }  // namespace treadle::avx2

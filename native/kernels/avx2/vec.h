@@ -75,8 +75,8 @@ TREADLE_INLINE void prefetch(const void* p) {
 }
 
 // Calls Kernel::run<T> for the tile's number of tokens, so that per-token accumulators are registers.
-template <class Kernel>
-inline void run_tile(const void* panel, int64_t num_columns, const ActTile* tile, float* out) {
+template <class Kernel, class Out>
+inline void run_tile(const void* panel, int64_t num_columns, const ActTile* tile, Out out) {
     switch (tile->num_tokens) {
         case 1:
             return Kernel::template run<1>(panel, num_columns, tile, out);

@@ -13,6 +13,7 @@ constexpr KernelTable make_table() {
     KernelTable table = {
         .isa = "avx512_vnni",
         .matmul = {},
+        .matmul_add = {},
         .quantize = {quantize_f32, quantize_q8},
         .rms_norm = rms_norm,
         .rope_adjacent = rope_adjacent,
@@ -45,6 +46,9 @@ constexpr KernelTable make_table() {
     table.matmul[kIQ4_XS] = matmul_iq4_xs;
     table.matmul[kTQ1_0] = matmul_tq2_0;
     table.matmul[kTQ2_0] = matmul_tq2_0;
+    table.matmul_add[kF32] = matmul_add_f32;
+    table.matmul_add[kF16] = matmul_add_f16;
+    table.matmul_add[kBF16] = matmul_add_bf16;
     return table;
 }
 

@@ -23,6 +23,23 @@ struct LoadBF16 {
     }
 };
 
+// Where a quad of the sums of token t goes; whether the panels that follow this one are read next.
+struct Stored {
+    static constexpr bool kReadsOn = true;
+    float* out;
+    void put(int t, int quad, float32x4_t sum) const { vst1q_f32(out + kPanelRows * t + kLanes * quad, sum); }
+};
+
+struct Added {
+    static constexpr bool kReadsOn = false;
+    float* out;
+    const int32_t* rows;
+    void put(int t, int quad, float32x4_t sum) const {
+        float* to = out + kPanelRows * rows[t] + kLanes * quad;
+        vst1q_f32(to, vaddq_f32(vld1q_f32(to), sum));
+    }
+};
+
 template <class Load>
 struct Product {
     using Panel = typename Load::Panel;
@@ -37,25 +54,24 @@ struct Product {
     }
 
     // Tokens first .. first + N - 1 of a tile of T.
-    template <int T, int N>
-    static void run_tokens(const Panel* column, int64_t num_columns, const ActTile* tile, int first, float* out) {
+    template <int T, int N, class Out>
+    static void run_tokens(const Panel* column, int64_t num_columns, const ActTile* tile, int first, Out out) {
         const float* x = tile->x + first;
         float32x4_t even[kQuads][N] = {}, odd[kQuads][N] = {};
         int64_t k = 0;
         for (; k + 2 <= num_columns; k += 2, x += 2 * T) {
-            prefetch<2 * sizeof(Panel)>(column + k + kPrefetchDistance / sizeof(Panel));
+            if constexpr (Out::kReadsOn) prefetch<2 * sizeof(Panel)>(column + k + kPrefetchDistance / sizeof(Panel));
             add_column<N>(column[k], x, even);
             add_column<N>(column[k + 1], x + T, odd);
         }
         if (k < num_columns) add_column<N>(column[k], x, even);
         TREADLE_UNROLL for (int q = 0; q < kQuads; ++q) {
-            TREADLE_UNROLL for (int t = 0; t < N; ++t) even[q][t] = vaddq_f32(even[q][t], odd[q][t]);
+            TREADLE_UNROLL for (int t = 0; t < N; ++t) out.put(first + t, q, vaddq_f32(even[q][t], odd[q][t]));
         }
-        store_tile<N>(even, out + kPanelRows * first);
     }
 
-    template <int T>
-    static void run(const void* panel, int64_t num_columns, const ActTile* tile, float* out) {
+    template <int T, class Out>
+    static void run(const void* panel, int64_t num_columns, const ActTile* tile, Out out) {
         const Panel* column = static_cast<const Panel*>(panel);
         constexpr int kPass = 3;
         for (int first = 0; first + kPass <= T; first += kPass) {
@@ -69,15 +85,27 @@ struct Product {
 }  // namespace
 
 void matmul_f32(const void* panel, int64_t num_columns, const ActTile* tile, float* out) {
-    run_tile<Product<LoadF32>>(panel, num_columns, tile, out);
+    run_tile<Product<LoadF32>>(panel, num_columns, tile, Stored{out});
 }
 
 void matmul_f16(const void* panel, int64_t num_columns, const ActTile* tile, float* out) {
-    run_tile<Product<LoadF16>>(panel, num_columns, tile, out);
+    run_tile<Product<LoadF16>>(panel, num_columns, tile, Stored{out});
 }
 
 void matmul_bf16(const void* panel, int64_t num_columns, const ActTile* tile, float* out) {
-    run_tile<Product<LoadBF16>>(panel, num_columns, tile, out);
+    run_tile<Product<LoadBF16>>(panel, num_columns, tile, Stored{out});
+}
+
+void matmul_add_f32(const void* panel, int64_t num_columns, const ActTile* tile, const int32_t* rows, float* out) {
+    run_tile<Product<LoadF32>>(panel, num_columns, tile, Added{out, rows});
+}
+
+void matmul_add_f16(const void* panel, int64_t num_columns, const ActTile* tile, const int32_t* rows, float* out) {
+    run_tile<Product<LoadF16>>(panel, num_columns, tile, Added{out, rows});
+}
+
+void matmul_add_bf16(const void* panel, int64_t num_columns, const ActTile* tile, const int32_t* rows, float* out) {
+    run_tile<Product<LoadBF16>>(panel, num_columns, tile, Added{out, rows});
 }
 
 }  // namespace treadle::neon_dotprod

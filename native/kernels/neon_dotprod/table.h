@@ -17,6 +17,7 @@ constexpr KernelTable make_table(const char* isa, const QuantisedProducts& produ
     KernelTable table = {
         .isa = isa,
         .matmul = {},
+        .matmul_add = {},
         .quantize = {quantize_f32, quantize_q8},
         .rms_norm = rms_norm,
         .rope_adjacent = rope_adjacent,
@@ -49,6 +50,9 @@ constexpr KernelTable make_table(const char* isa, const QuantisedProducts& produ
     table.matmul[kIQ4_XS] = products.iq4_xs;
     table.matmul[kTQ1_0] = products.tq2_0;
     table.matmul[kTQ2_0] = products.tq2_0;
+    table.matmul_add[kF32] = matmul_add_f32;
+    table.matmul_add[kF16] = matmul_add_f16;
+    table.matmul_add[kBF16] = matmul_add_bf16;
     return table;
 }
 

@@ -8,8 +8,8 @@ namespace treadle::ref {
 
 namespace {
 
-template <class Panel, class ToFloat>
-void matmul(const void* bytes, int64_t num_columns, const ActTile* tile, float* out, ToFloat to_float) {
+template <class Panel, class ToFloat, class Put>
+void matmul_into(const void* bytes, int64_t num_columns, const ActTile* tile, ToFloat to_float, Put put) {
     const Panel* panel = static_cast<const Panel*>(bytes);
     const int num_tokens = tile->num_tokens;
     for (int t = 0; t < num_tokens; ++t) {
@@ -18,10 +18,21 @@ void matmul(const void* bytes, int64_t num_columns, const ActTile* tile, float* 
             const float x = tile->x[k * num_tokens + t];
             for (int r = 0; r < kPanelRows; ++r) acc[k % 2][r] = std::fma(to_float(panel[k].w[r]), x, acc[k % 2][r]);
         }
-        for (int r = 0; r < kPanelRows; ++r) {
-            out[t * kPanelRows + r] = acc[0][r] + acc[1][r];
-        }
+        for (int r = 0; r < kPanelRows; ++r) put(t, r, acc[0][r] + acc[1][r]);
     }
+}
+
+template <class Panel, class ToFloat>
+void matmul(const void* panel, int64_t num_columns, const ActTile* tile, float* out, ToFloat to_float) {
+    matmul_into<Panel>(panel, num_columns, tile, to_float,
+                       [&](int t, int r, float sum) { out[t * kPanelRows + r] = sum; });
+}
+
+template <class Panel, class ToFloat>
+void matmul_add(const void* panel, int64_t num_columns, const ActTile* tile, const int32_t* rows, float* out,
+                ToFloat to_float) {
+    matmul_into<Panel>(panel, num_columns, tile, to_float,
+                       [&](int t, int r, float sum) { out[rows[t] * kPanelRows + r] += sum; });
 }
 
 }  // namespace
@@ -36,6 +47,18 @@ void matmul_f16(const void* panel, int64_t num_columns, const ActTile* tile, flo
 
 void matmul_bf16(const void* panel, int64_t num_columns, const ActTile* tile, float* out) {
     matmul<PanelF16>(panel, num_columns, tile, out, float_of_bf16);
+}
+
+void matmul_add_f32(const void* panel, int64_t num_columns, const ActTile* tile, const int32_t* rows, float* out) {
+    matmul_add<PanelF32>(panel, num_columns, tile, rows, out, [](float w) { return w; });
+}
+
+void matmul_add_f16(const void* panel, int64_t num_columns, const ActTile* tile, const int32_t* rows, float* out) {
+    matmul_add<PanelF16>(panel, num_columns, tile, rows, out, float_of_f16);
+}
+
+void matmul_add_bf16(const void* panel, int64_t num_columns, const ActTile* tile, const int32_t* rows, float* out) {
+    matmul_add<PanelF16>(panel, num_columns, tile, rows, out, float_of_bf16);
 }
 
 }  // namespace treadle::ref

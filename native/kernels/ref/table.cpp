@@ -26,6 +26,9 @@ constexpr KernelTable make_table() {
     table.matmul[kIQ4_XS] = ref::matmul_iq4_xs;
     table.matmul[kTQ1_0] = ref::matmul_tq2_0;
     table.matmul[kTQ2_0] = ref::matmul_tq2_0;
+    table.matmul_add[kF32] = ref::matmul_add_f32;
+    table.matmul_add[kF16] = ref::matmul_add_f16;
+    table.matmul_add[kBF16] = ref::matmul_add_bf16;
     table.quantize[kActF32] = ref::quantize_f32;
     table.quantize[kActQ8] = ref::quantize_q8;
     table.rms_norm = ref::rms_norm;
