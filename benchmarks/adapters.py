@@ -30,7 +30,7 @@ from treadle.engine.sampling import SamplingParams
 from treadle.engine.scheduler import Scheduler
 
 TURN_STEPS = 8
-PROJECTIONS = r"blk\.\d+\.(attn_q|attn_k|attn_v|attn_output|ffn_gate|ffn_up|ffn_down)\.weight"
+PROJECTIONS = r"blk\.\d+\.(attn_q|attn_k|attn_v|attn_qkv|attn_output|ffn_gate|ffn_up|ffn_down)\.weight"
 
 
 def parse_arguments() -> argparse.Namespace:

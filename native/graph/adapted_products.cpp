@@ -1,6 +1,7 @@
 // What adapters add to products: A x for the rows of each, before the matrix is multiplied, then B times that to every
 // panel of its outputs.
 #include <algorithm>
+#include <optional>
 
 #include "products.h"
 
@@ -44,29 +45,48 @@ void AdaptedRows::share_tiles() {
     }
 }
 
-float* Runtime::Impl::low_rank_inputs(const Matrix& matrix, int64_t first_row, const TileShare& share) const {
-    // Matrices that read the same rows come one after the other in their layer, at most three of them.
-    return low_rank_ + (matrix.id % 3 * max_batch_tokens_ + first_row + share.num_before) * kMaxRank;
+namespace {
+
+// Of a panel of B ahead of its product; the processor finds the rest of a long one itself.
+constexpr int64_t kRequestedBytes = 1024;
+
+// The rows of a share out of an array of the tile that has one element of four bytes for each of its rows, or several
+// such arrays in turn.
+template <typename Element>
+void gather(const Element* tile, int64_t num_tokens, const TileShare& share, int64_t count, Element* out) {
+    static_assert(sizeof(Element) == 4);
+    for (int64_t i = 0; i < count; ++i, tile += num_tokens, out += share.num_rows) {
+        for (int32_t r = 0; r < share.num_rows; ++r) out[r] = tile[share.rows[static_cast<size_t>(r)]];
+    }
 }
 
-ActTile Runtime::Impl::own_inputs(int worker, const ActTile& tile, int64_t columns, const TileShare& share) const {
+}  // namespace
+
+float* Runtime::Impl::low_rank_inputs(int32_t a_id, int64_t first_row, const TileShare& share) const {
+    // Matrices that read the same rows come one after the other in their layer, at most three of them.
+    return low_rank_ + (a_id % 3 * max_batch_tokens_ + first_row + share.num_before) * kMaxRank;
+}
+
+ActTile Runtime::Impl::own_inputs(int worker, const ActTile& tile, int64_t columns, ActFormat format,
+                                  const TileShare& share) const {
     if (share.num_rows == tile.num_tokens) return tile;
-    ActTile own{};
-    own.num_tokens = share.num_rows;
-    own.x = worker_inputs_ + worker * kMaxTile * widest_;
-    for (int64_t c = 0; c < columns; ++c) {
-        for (int32_t i = 0; i < share.num_rows; ++i) {
-            own.x[c * share.num_rows + i] = tile.x[c * tile.num_tokens + share.rows[static_cast<size_t>(i)]];
-        }
+    const ActTile own = share_activations_[static_cast<size_t>(worker)].tile(TilePlan(share.num_rows), 0, columns);
+    if (format == kActF32) {
+        gather(tile.x, tile.num_tokens, share, columns, own.x);
+        return own;
     }
+    // What products of Q8_0 read.
+    gather(reinterpret_cast<const int32_t*>(tile.q), tile.num_tokens, share, columns / 4,
+           reinterpret_cast<int32_t*>(own.q));
+    gather(tile.scale, tile.num_tokens, share, columns / 32, own.scale);
+    gather(tile.sum, tile.num_tokens, share, columns / 32, own.sum);
     return own;
 }
 
-void Runtime::Impl::multiply_share(const TileShare& share, const Matrix& matrix, int64_t first_row,
+void Runtime::Impl::multiply_share(const LowRank& change, const TileShare& share, int64_t first_row,
                                    const ActTile& tile) const {
-    const LowRank& change = share.adapter->change(matrix.id);
     const Matrix& a = change.a;
-    float* target = low_rank_inputs(matrix, first_row, share);  // as ActTile::x
+    float* target = low_rank_inputs(change.a_id, first_row, share);  // as ActTile::x
     request_start(a.panel(0));
     alignas(64) float out[kMaxTile * kPanelRows];
     for (int64_t p = 0; p < a.num_panels(); ++p) {
@@ -88,32 +108,42 @@ void Runtime::Impl::multiply_a(int worker, std::initializer_list<const Matrix*> 
     const int64_t columns = (*matrices.begin())->columns;
     pool_.share(worker, num_shares, 1, [&](int64_t item, int64_t) {
         const TileShare& share = adapted_.shares()[static_cast<size_t>(item)];
-        const auto changes = [&](const Matrix& matrix) {
-            return matrix.id >= 0 && share.adapter->change(matrix.id).a.rows > 0;
-        };
-        if (std::none_of(matrices.begin(), matrices.end(), [&](const Matrix* each) { return changes(*each); })) return;
-        const ActTile tile = own_inputs(worker, inputs.tile(tiles, share.tile, columns), columns, share);
+        std::optional<ActTile> own[kNumActFormats];
         for (const Matrix* matrix : matrices) {
-            if (changes(*matrix)) multiply_share(share, *matrix, tiles.start(share.tile), tile);
+            if (matrix->id < 0) continue;
+            const LowRank& change = share.adapter->change(matrix->id);
+            if (change.a_id != matrix->id) continue;  // unchanged, or the same A as one before
+            const ActFormat format = act_format_of(change.a.format);
+            if (!own[format]) {
+                own[format] = own_inputs(worker, inputs.tile(tiles, share.tile, columns), columns, format, share);
+            }
+            multiply_share(change, share, tiles.start(share.tile), *own[format]);
         }
     });
     timers_.lap(worker, Operator::kAdapt);
 }
 
-void Runtime::Impl::add_b(const Matrix& matrix, int64_t panel, int64_t tile, int64_t first_row, float* out) const {
+void Runtime::Impl::request_b(const Matrix& matrix, int64_t panel, int64_t tile) const {
     if (matrix.id < 0) return;
-    alignas(64) float added[kMaxTile * kPanelRows];
     for (const TileShare& share : adapted_.shares_of(tile)) {
         const Matrix& b = share.adapter->change(matrix.id).b;
         if (b.rows == 0) continue;
+        for (int64_t i = 0; i < std::min(b.panel_bytes, kRequestedBytes); i += 64) {
+            __builtin_prefetch(b.panel(panel) + i);
+        }
+    }
+}
+
+void Runtime::Impl::add_b(const Matrix& matrix, int64_t panel, int64_t tile, int64_t first_row, float* out) const {
+    if (matrix.id < 0) return;
+    for (const TileShare& share : adapted_.shares_of(tile)) {
+        const LowRank& change = share.adapter->change(matrix.id);
+        const Matrix& b = change.b;
+        if (b.rows == 0) continue;
         ActTile inputs{};
         inputs.num_tokens = share.num_rows;
-        inputs.x = low_rank_inputs(matrix, first_row, share);
-        model_->kernels().matmul[b.format](b.panel(panel), b.columns, &inputs, added);
-        for (int32_t i = 0; i < share.num_rows; ++i) {
-            float* row = out + share.rows[static_cast<size_t>(i)] * kPanelRows;
-            for (int32_t r = 0; r < kPanelRows; ++r) row[r] += added[i * kPanelRows + r];
-        }
+        inputs.x = low_rank_inputs(change.a_id, first_row, share);
+        model_->kernels().matmul_add[b.format](b.panel(panel), b.columns, &inputs, share.rows.data(), out);
     }
 }
 

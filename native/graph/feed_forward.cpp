@@ -38,6 +38,10 @@ void Runtime::Impl::gate_up_panels(int worker, const FeedForward& weights, int64
     for (int64_t t = 0; t < tiles.num_tiles; ++t) {
         const ActTile tile = inputs.tile(tiles, t, columns);
         for (int64_t p = low; p < high; ++p) {
+            if (!adapted_.empty()) {
+                request_b(weights.gate, p, t);
+                request_b(weights.up, p, t);
+            }
             multiply_gate(weights.gate.panel(p) + copy, columns, &tile, gate);
             multiply_up(weights.up.panel(p) + copy, columns, &tile, up);
             if (!adapted_.empty()) {

@@ -51,8 +51,6 @@ void Runtime::Impl::quantise_row(const ActTile& tile, int32_t token, const float
         done[format] = true;
         model_->kernels().quantize[format](values, num_columns, token, &tile);
     }
-    // Adapters read floats.
-    if (!adapted_.empty() && !done[kActF32]) model_->kernels().quantize[kActF32](values, num_columns, token, &tile);
 }
 
 const Activations& Runtime::Impl::activations(int worker, int64_t num_rows) const {

@@ -36,6 +36,7 @@ void Runtime::Impl::multiply_panels(int worker, const Matrix& matrix, int64_t lo
     for (int64_t t = 0; t < tiles.num_tiles; ++t) {
         const ActTile tile = inputs.tile(tiles, t, matrix.columns);
         for (int64_t p = low; p < high; ++p) {
+            if (!adapted_.empty()) request_b(matrix, p, t);
             kernel(matrix.panel(p) + copy, matrix.columns, &tile, out);
             if (!adapted_.empty()) add_b(matrix, p, t, tiles.start(t), out);
             const int64_t rows = std::min<int64_t>(kPanelRows, matrix.rows - p * kPanelRows);

@@ -47,7 +47,6 @@ void Runtime::Impl::carve_scratch() {
     copy_offsets_.resize(workers);
     const int64_t widest = std::max({config.hidden_size, config.query_size(), config.feed_forward_size,
                                      config.experts.feed_forward_size, config.experts.shared_feed_forward_size});
-    widest_ = widest;
     const int64_t max_pairs = dispatch_.max_pairs();
     const int64_t max_values =
         std::max({max_batch_tokens_ * widest, max_pairs * config.hidden_size, dispatch_.max_gated()});
@@ -56,9 +55,10 @@ void Runtime::Impl::carve_scratch() {
         shared_activations_.carve(carver, max_values);
         worker_activations_.resize(workers);
         for (Activations& own : worker_activations_) own.carve(carver, kRepeatedTokens * widest);
+        share_activations_.resize(workers);
+        for (Activations& share : share_activations_) share.carve(carver, kMaxTile * widest);
         attention_.carve(carver, pool_.num_threads());
         low_rank_ = carver.take<float>(3 * tokens * kMaxRank);
-        worker_inputs_ = carver.take<float>(workers * kMaxTile * widest);
         residual_ = carver.take<float>(tokens * config.hidden_size);
         query_ = carver.take<float>(tokens * config.query_size());
         key_ = carver.take<float>(tokens * config.kv_size());

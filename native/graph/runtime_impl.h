@@ -91,10 +91,12 @@ class Runtime::Impl {
 
     // Adapters: A times the rows of each, and what comes of that in a tile of one panel's outputs.
     void multiply_a(int worker, std::initializer_list<const Matrix*> matrices, int64_t num_rows);
+    void request_b(const Matrix& matrix, int64_t panel, int64_t tile) const;
     void add_b(const Matrix& matrix, int64_t panel, int64_t tile, int64_t first_row, float* out) const;
-    float* low_rank_inputs(const Matrix& matrix, int64_t first_row, const TileShare& share) const;
-    void multiply_share(const TileShare& share, const Matrix& matrix, int64_t first_row, const ActTile& tile) const;
-    ActTile own_inputs(int worker, const ActTile& tile, int64_t columns, const TileShare& share) const;
+    float* low_rank_inputs(int32_t a_id, int64_t first_row, const TileShare& share) const;
+    void multiply_share(const LowRank& change, const TileShare& share, int64_t first_row, const ActTile& tile) const;
+    ActTile own_inputs(int worker, const ActTile& tile, int64_t columns, ActFormat format,
+                       const TileShare& share) const;
 
     // A mixture of experts: who goes where, products of pairs (see ExpertDispatch), and their sums.
     void route(int worker, const LayerWeights& layer);
@@ -129,25 +131,24 @@ class Runtime::Impl {
     PageBuffer scratch_;
     Activations shared_activations_;
     std::vector<Activations> worker_activations_;
+    std::vector<Activations> share_activations_;  // of each worker, the rows of one adapter in a tile
     AdaptedRows adapted_;
     Attention attention_;
     ExpertDispatch dispatch_;
-    float* low_rank_ = nullptr;       // [matrices of one input][tokens][kMaxRank], what adapters make of the inputs
-    float* worker_inputs_ = nullptr;  // [workers][kMaxTile][widest_], rows of one adapter as ActTile::x
-    int64_t widest_ = 0;              // most columns of any input
-    float* residual_ = nullptr;       // [tokens][hidden_size]
-    float* query_ = nullptr;          // [tokens][query_size]
-    float* key_ = nullptr;            // [tokens][kv_size]
-    float* value_ = nullptr;          // [tokens][kv_size]
-    float* attended_ = nullptr;       // [tokens][query_size]
-    float* branch_ = nullptr;         // [tokens][hidden_size], what a norm sees before it is added; null without one
-    float* gated_ = nullptr;          // [tokens][feed_forward_size], or as ExpertDispatch::Active::first_gated says
-    float* expert_out_ = nullptr;     // [pairs][hidden_size]
-    float* cos_ = nullptr;            // [tokens][pairs of all rope tables]
-    float* sin_ = nullptr;            // the same
-    float* logits_ = nullptr;         // [max_logit_rows][vocab_size]
-    float* worker_rows_ = nullptr;    // [workers][hidden_size]
-    float* worker_vocab_ = nullptr;   // [workers][vocab_size]
+    float* low_rank_ = nullptr;      // [matrices of one input][tokens][kMaxRank], what adapters make of the inputs
+    float* residual_ = nullptr;      // [tokens][hidden_size]
+    float* query_ = nullptr;         // [tokens][query_size]
+    float* key_ = nullptr;           // [tokens][kv_size]
+    float* value_ = nullptr;         // [tokens][kv_size]
+    float* attended_ = nullptr;      // [tokens][query_size]
+    float* branch_ = nullptr;        // [tokens][hidden_size], what a norm sees before it is added; null without one
+    float* gated_ = nullptr;         // [tokens][feed_forward_size], or as ExpertDispatch::Active::first_gated says
+    float* expert_out_ = nullptr;    // [pairs][hidden_size]
+    float* cos_ = nullptr;           // [tokens][pairs of all rope tables]
+    float* sin_ = nullptr;           // the same
+    float* logits_ = nullptr;        // [max_logit_rows][vocab_size]
+    float* worker_rows_ = nullptr;   // [workers][hidden_size]
+    float* worker_vocab_ = nullptr;  // [workers][vocab_size]
 };
 
 }  // namespace treadle

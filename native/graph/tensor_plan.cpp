@@ -50,9 +50,7 @@ size_t TensorPlan::reserve(size_t num_bytes) {
 }
 
 void TensorPlan::matrix(const std::string& name, int64_t rows, int64_t columns, Matrix& target) {
-    const GgufTensor& tensor = require(name);
-    expect_shape(tensor, {static_cast<uint64_t>(columns), static_cast<uint64_t>(rows)});
-    place(tensor, 0, rows, columns, target);
+    fused_matrix(name, columns, {{rows, target}});
 }
 
 void TensorPlan::stacked_matrices(const std::string& name, int64_t rows, int64_t columns,
@@ -61,36 +59,38 @@ void TensorPlan::stacked_matrices(const std::string& name, int64_t rows, int64_t
     expect_shape(tensor, {static_cast<uint64_t>(columns), static_cast<uint64_t>(rows), targets.size()});
     uint64_t file_offset = 0;
     for (Matrix* target : targets) {
-        place(tensor, file_offset, rows, columns, *target);
-        file_offset += static_cast<uint64_t>(rows * row_bytes(*target));
+        place(tensor, file_offset, rows, columns, tensor.format, *target);
+        file_offset += static_cast<uint64_t>(rows * row_bytes(tensor.format, columns));
     }
 }
 
-void TensorPlan::fused_matrix(const std::string& name, int64_t columns, std::initializer_list<Part> parts) {
+void TensorPlan::fused_matrix(const std::string& name, int64_t columns, const std::vector<Part>& parts,
+                              std::optional<uint32_t> format) {
     const GgufTensor& tensor = require(name);
     int64_t rows = 0;
     for (const Part& part : parts) rows += part.rows;
     expect_shape(tensor, {static_cast<uint64_t>(columns), static_cast<uint64_t>(rows)});
     uint64_t file_offset = 0;
     for (const Part& part : parts) {
-        place(tensor, file_offset, part.rows, columns, part.target);
-        file_offset += static_cast<uint64_t>(part.rows * row_bytes(part.target));
+        place(tensor, file_offset, part.rows, columns, format.value_or(tensor.format), part.target);
+        file_offset += static_cast<uint64_t>(part.rows * row_bytes(tensor.format, columns));
     }
 }
 
-void TensorPlan::place(const GgufTensor& tensor, uint64_t file_offset, int64_t rows, int64_t columns, Matrix& target) {
+void TensorPlan::place(const GgufTensor& tensor, uint64_t file_offset, int64_t rows, int64_t columns, uint32_t format,
+                       Matrix& target) {
     const int64_t block = block_columns(tensor.format);
     if (block == 0 || columns % block != 0) {
         refuse_unsupported(file_, "tensor " + quoted(tensor.name) + " has type " + format_name(tensor) + " and " +
                                       std::to_string(columns) + " columns; this core runs " + runnable_formats());
     }
-    target = {tensor.format, rows, columns, columns / block * panel_block_bytes(tensor.format), nullptr};
+    target = {format, rows, columns, columns / block_columns(format) * panel_block_bytes(format), nullptr};
     matrices_.emplace_back(&target, reserve(target.num_bytes()));
-    const int64_t step = std::max<int64_t>(1, kPieceBytes / (kPanelRows * row_bytes(target)));
+    const int64_t step = std::max<int64_t>(1, kPieceBytes / (kPanelRows * row_bytes(tensor.format, columns)));
     for (int64_t first = 0; first < target.num_panels(); first += step) {
         pieces_.push_back({&tensor, &target, first, std::min(step, target.num_panels() - first), file_offset});
     }
-    total_file_bytes_ += static_cast<uint64_t>(rows * row_bytes(target));
+    total_file_bytes_ += static_cast<uint64_t>(rows * row_bytes(tensor.format, columns));
 }
 
 void TensorPlan::vector(const std::string& name, int64_t count, const float** target) {

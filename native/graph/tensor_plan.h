@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -35,12 +35,14 @@ class TensorPlan {
 
     // Targets must stay where they are until the loader has filled them. All throw ModelFileError naming the tensor.
     void matrix(const std::string& name, int64_t rows, int64_t columns, Matrix& target);
-    // A tensor whose rows are those of several matrices, one after the other.
+    // A tensor whose rows are those of several matrices, one after the other, which are kept as the file has them or
+    // converted to a format (convert_rows.h).
     struct Part {
         int64_t rows;
         Matrix& target;
     };
-    void fused_matrix(const std::string& name, int64_t columns, std::initializer_list<Part> parts);
+    void fused_matrix(const std::string& name, int64_t columns, const std::vector<Part>& parts,
+                      std::optional<uint32_t> format = {});
     void vector(const std::string& name, int64_t count, const float** target);
     // One matrix, or vector, after the other in a tensor of one more dimension: those of all experts.
     void stacked_matrices(const std::string& name, int64_t rows, int64_t columns, std::span<Matrix* const> targets);
@@ -63,7 +65,8 @@ class TensorPlan {
     const std::vector<Piece>& pieces() const { return pieces_; }
 
  private:
-    void place(const GgufTensor& tensor, uint64_t file_offset, int64_t rows, int64_t columns, Matrix& target);
+    void place(const GgufTensor& tensor, uint64_t file_offset, int64_t rows, int64_t columns, uint32_t format,
+               Matrix& target);
     void place(const GgufTensor& tensor, int64_t first, int64_t count, const float** target);
     void expect_shape(const GgufTensor& tensor, const std::vector<uint64_t>& expected) const;
     size_t reserve(size_t num_bytes);
@@ -77,9 +80,9 @@ class TensorPlan {
     std::vector<Piece> pieces_;
 };
 
-// Bytes of one row in the file.
-inline int64_t row_bytes(const Matrix& matrix) {
-    return matrix.columns / block_columns(matrix.format) * row_block_bytes(matrix.format);
+// Bytes of one row as GGUF files have it.
+inline int64_t row_bytes(uint32_t format, int64_t columns) {
+    return columns / block_columns(format) * row_block_bytes(format);
 }
 
 std::string shape_text(const std::vector<uint64_t>& shape);

@@ -1,11 +1,11 @@
 #include "tensor_reader.h"
 
 #include <atomic>
-#include <bit>
 #include <cstring>
 #include <exception>
 #include <mutex>
 
+#include "convert_rows.h"
 #include "treadle/thread_pool.h"
 
 namespace treadle {
@@ -13,14 +13,6 @@ namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr int64_t kCopiedAtOnce = int64_t{4} << 20;
-
-float half_to_float(uint16_t bits) {
-    const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
-    const uint32_t magnitude = bits & 0x7fffu;
-    if (magnitude >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
-    // Shift into the f32 fields and let a multiplication by 2^112 mend the exponent, subnormals included.
-    return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude << 13) * 0x1p112f));
-}
 
 // Data is read with pread in pieces of a few MiB into a buffer per worker, so peak memory is the packed weights plus
 // those buffers, reading and packing overlap, and a file that shrinks underneath us is an error and not a SIGBUS.
@@ -60,21 +52,13 @@ class TensorReader {
 
     void read_vectors() {
         for (const TensorPlan::Vector& vector : plan_.vectors()) {
-            const auto first = static_cast<size_t>(vector.first), count = static_cast<size_t>(vector.count);
-            float* out = reinterpret_cast<float*>(buffer_.data() + vector.offset);
-            *vector.target = out;
-            if (vector.tensor->format == kF32) {
-                file_.read(*vector.tensor, first * sizeof(float), count * sizeof(float),
-                           reinterpret_cast<uint8_t*>(out));
-                continue;
-            }
-            std::vector<uint16_t> halves(count);
-            file_.read(*vector.tensor, first * sizeof(uint16_t), count * sizeof(uint16_t),
-                       reinterpret_cast<uint8_t*>(halves.data()));
-            for (size_t i = 0; i < count; ++i) {
-                out[i] = vector.tensor->format == kF16 ? half_to_float(halves[i])
-                                                       : std::bit_cast<float>(static_cast<uint32_t>(halves[i]) << 16);
-            }
+            const uint32_t format = vector.tensor->format;
+            const auto value_bytes = static_cast<size_t>(row_block_bytes(format));
+            std::vector<uint8_t> values(static_cast<size_t>(vector.count) * value_bytes);
+            file_.read(*vector.tensor, static_cast<size_t>(vector.first) * value_bytes, values.size(), values.data());
+            uint8_t* out = buffer_.data() + vector.offset;
+            convert_rows(format, values.data(), kF32, vector.count, out);
+            *vector.target = reinterpret_cast<const float*>(out);
         }
     }
 
@@ -82,11 +66,11 @@ class TensorReader {
         ThreadPool pool(cpus_);
         const uint64_t total = plan_.total_file_bytes();
         pool.run([&](int worker) {
-            std::vector<uint8_t> buffer;
+            std::vector<uint8_t> buffer, converted;
             pool.share(worker, static_cast<int64_t>(plan_.pieces().size()), 1, [&](int64_t begin, int64_t) {
                 if (failed_.load(std::memory_order_relaxed)) return;
                 try {
-                    read_piece(plan_.pieces()[static_cast<size_t>(begin)], buffer);
+                    read_piece(plan_.pieces()[static_cast<size_t>(begin)], buffer, converted);
                     // Only the loading thread may call back: it is the one that holds the caller's context.
                     if (worker == 0 && progress_) progress_(file_bytes_read_, total);
                 } catch (...) {
@@ -99,21 +83,30 @@ class TensorReader {
         if (progress_) progress_(total, total);
     }
 
-    void read_piece(const TensorPlan::Piece& piece, std::vector<uint8_t>& buffer) {
+    void read_piece(const TensorPlan::Piece& piece, std::vector<uint8_t>& buffer, std::vector<uint8_t>& converted) {
         const Matrix& matrix = *piece.matrix;
-        const int64_t bytes_per_row = row_bytes(matrix);
+        const uint32_t format = piece.tensor->format;
+        const int64_t bytes_in_file = row_bytes(format, matrix.columns);
         const int64_t first_row = piece.first_panel * kPanelRows;
         const int64_t num_rows = std::min<int64_t>(piece.num_panels * kPanelRows, matrix.rows - first_row);
-        buffer.resize(static_cast<size_t>(num_rows * bytes_per_row));
-        file_.read(*piece.tensor, piece.file_offset + static_cast<uint64_t>(first_row * bytes_per_row), buffer.size(),
+        buffer.resize(static_cast<size_t>(num_rows * bytes_in_file));
+        file_.read(*piece.tensor, piece.file_offset + static_cast<uint64_t>(first_row * bytes_in_file), buffer.size(),
                    buffer.data());
+        file_bytes_read_ += buffer.size();
+        if (matrix.format == format) return pack(piece, num_rows, buffer.data());
+        converted.resize(static_cast<size_t>(num_rows * row_bytes(matrix.format, matrix.columns)));
+        convert_rows(format, buffer.data(), matrix.format, num_rows * matrix.columns, converted.data());
+        pack(piece, num_rows, converted.data());
+    }
+
+    static void pack(const TensorPlan::Piece& piece, int64_t num_rows, const uint8_t* rows) {
+        const Matrix& matrix = *piece.matrix;
+        const int64_t bytes_per_row = row_bytes(matrix.format, matrix.columns);
         for (int64_t p = 0; p < piece.num_panels; ++p) {
-            const int64_t rows = std::min<int64_t>(kPanelRows, num_rows - p * kPanelRows);
-            pack_panel(matrix.format, buffer.data() + p * kPanelRows * bytes_per_row, bytes_per_row,
-                       static_cast<int32_t>(rows), matrix.columns,
+            pack_panel(matrix.format, rows + p * kPanelRows * bytes_per_row, bytes_per_row,
+                       static_cast<int32_t>(std::min<int64_t>(kPanelRows, num_rows - p * kPanelRows)), matrix.columns,
                        matrix.data + (piece.first_panel + p) * matrix.panel_bytes);
         }
-        file_bytes_read_ += buffer.size();
     }
 
     const GgufFile& file_;

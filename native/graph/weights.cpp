@@ -100,6 +100,14 @@ class WeightLoader {
         for (LayerWeights& layer : model_.layers_) {
             for (Matrix* matrix : adaptable(layer)) matrix->id = id++;
         }
+        for (const TensorPlan::Piece& piece : plan_.pieces()) {
+            if (piece.matrix->id < 0 || piece.first_panel > 0) continue;
+            std::vector<AdaptableTensor>& tensors = model_.adaptable_tensors_;
+            if (tensors.empty() || tensors.back().name != piece.tensor->name) {
+                tensors.push_back({piece.tensor->name, {}});
+            }
+            tensors.back().parts.push_back(piece.matrix);
+        }
     }
 
     const GgufFile& file_;

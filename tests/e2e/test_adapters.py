@@ -24,6 +24,7 @@ OTHER_RANK = {
     "blk.1.attn_q.weight.lora_a": RNG.normal(0, 0.06, (9, 288)),
     "blk.1.attn_q.weight.lora_b": RNG.normal(0, 0.3, (288, 9)),
 }
+FUSED = ("attn_qkv",)
 NO_DENSE = {"ffn_gate", "ffn_up", "ffn_down"}
 
 
@@ -37,6 +38,7 @@ NO_DENSE = {"ffn_gate", "ffn_up", "ffn_down"}
         pytest.param(TinyAdapter(targets=("ffn_down", "attn_k")), id="some-projections"),
         pytest.param(TinyAdapter(targets=("attn_q",), extra=OTHER_RANK), id="ranks-of-their-own"),
         pytest.param(TinyAdapter(rank=256, targets=("attn_output",)), id="largest-rank"),
+        pytest.param(TinyAdapter(rank=32, format=Format.Q8_0), id="q8_0"),
     ],
 )
 @pytest.mark.parametrize("isa", ["ref", ""])
@@ -46,16 +48,27 @@ def test_equals_merged_weights(tmp_path: Path, adapter: TinyAdapter, isa: str) -
     check_float_model(model.write(tmp_path / "tiny.gguf"), PROMPTS, 4, isa, path)
 
 
-@pytest.mark.parametrize("architecture", ["qwen2", "gemma2", "qwen3moe"])
+# phi3 and glm4 have several projections in one tensor.
+@pytest.mark.parametrize("architecture", ["qwen2", "gemma2", "qwen3moe", "phi3", "glm4"])
 def test_other_architectures(tmp_path: Path, architecture: str) -> None:
     model = TinyModel(architecture=architecture, format=Format.F32)
-    path = TinyAdapter().write(tmp_path / "adapter.gguf", model)
+    path = TinyAdapter(targets=ALL + FUSED).write(tmp_path / "adapter.gguf", model)
     check_float_model(model.write(tmp_path / "tiny.gguf"), PROMPTS, 4, adapter_path=path)
 
 
-def test_over_quantised_weights(tmp_path: Path) -> None:
-    model = TinyModel.for_k_quants(format=Format.Q4_K)
-    path = TinyAdapter().write(tmp_path / "adapter.gguf", model)
+@pytest.mark.parametrize(
+    "adapter",
+    [
+        pytest.param(TinyAdapter(), id="f16"),
+        pytest.param(TinyAdapter(format=Format.F32), id="f32"),
+        pytest.param(TinyAdapter(rank=32, format=Format.Q8_0), id="q8_0"),
+        pytest.param(TinyAdapter(alpha=1e7, rank=16, format=Format.BF16), id="bf16-far-below-f16"),
+    ],
+)
+@pytest.mark.parametrize("architecture", ["llama", "phi3"])
+def test_over_quantised_weights(tmp_path: Path, architecture: str, adapter: TinyAdapter) -> None:
+    model = TinyModel.for_k_quants(architecture=architecture, format=Format.Q4_K)
+    path = replace(adapter, targets=ALL + FUSED).write(tmp_path / "adapter.gguf", model)
     check_quantised_model(model.write(tmp_path / "tiny.gguf"), PROMPTS, 8, adapter_path=path)
 
 
@@ -174,7 +187,7 @@ WIDE = np.zeros((4, 289))
         pytest.param(TinyAdapter(rank=257, targets=("attn_q",)), "rank", id="rank-257"),
         pytest.param(TinyAdapter(extra={"blk.2.attn_q.weight.lora_a": WIDE}), "blk.2.attn_q", id="a-layer-too-many"),
         pytest.param(TinyAdapter(extra={"output.weight.lora_a": WIDE}), "output.weight", id="not-adaptable"),
-        pytest.param(TinyAdapter(rank=32, format=Format.Q8_0), "quantised", id="quantised"),
+        pytest.param(TinyAdapter(rank=32, format=Format.Q4_0), "Q4_0", id="four-bits"),
         pytest.param(TinyAdapter(alpha=float("nan")), "alpha", id="alpha-is-no-number"),
     ],
 )

@@ -11,11 +11,13 @@
 
 namespace treadle {
 
-// W x becomes W x + scale * B (A x).
+// W x becomes W x + scale * B (A x). A and B are as their file has them where W is of floats; where it is quantised,
+// and its inputs with it, A is rounded to eight bits and B to sixteen.
 struct LowRank {
     Matrix a;  // [rank][columns of W]; no rows where the adapter leaves W alone
     Matrix b;  // [rows of W][rank]
     float scale = 1.0f;
+    int32_t a_id = -1;  // Matrix::id of the first of those that have this A: one, or the parts of a fused tensor
 };
 
 constexpr int64_t kMaxRank = 256;
@@ -32,6 +34,7 @@ class Adapter {
     uint64_t num_bytes() const { return weights_.num_bytes(); }
 
  private:
+    friend class AdapterLoader;
     std::shared_ptr<const Model> model_;
     PageBuffer weights_;
     std::vector<LowRank> changes_;  // by Matrix::id

@@ -143,6 +143,12 @@ inline std::array<Matrix*, kAdaptable> adaptable(LayerWeights& layer) {
     return {&layer.query, &layer.key, &layer.value, &layer.attention_output, &dense.gate, &dense.up, &dense.down};
 }
 
+// A tensor of the file that adapters may change, and the matrices that its rows are, one after the other.
+struct AdaptableTensor {
+    std::string name;
+    std::vector<const Matrix*> parts;
+};
+
 // A copy of all weights in the memory of a NUMA node, for workers on these CPUs.
 struct WeightCopy {
     int node;
@@ -176,6 +182,7 @@ class Model {
     const Matrix& output() const { return output_; }  // the embedding again where the file ties them
     const float* output_norm() const { return output_norm_; }
     const std::vector<LayerWeights>& layers() const { return layers_; }
+    const std::vector<AdaptableTensor>& adaptable_tensors() const { return adaptable_tensors_; }
 
     // Some layer normalises what it adds to the residual.
     bool has_post_norms() const;
@@ -203,6 +210,7 @@ class Model {
     Matrix token_embedding_, output_;
     const float* output_norm_ = nullptr;
     std::vector<LayerWeights> layers_;
+    std::vector<AdaptableTensor> adaptable_tensors_;
 };
 
 }  // namespace treadle
