@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 import jinja2
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from tiny_vocabularies import byte_pair, chat_markup
 
+from tiny_vocabularies import byte_pair, chat_markup
 from treadle.errors import ModelFileError, TemplateError, UsageError
 from treadle.models.chat_template import ChatTemplate
 from treadle.models.tokenizer import Tokenizer

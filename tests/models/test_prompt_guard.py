@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_vocabularies import CONTROL, byte_pair, chat_markup
 
+from tiny_vocabularies import CONTROL, byte_pair, chat_markup
 from treadle.errors import UsageError
 from treadle.models.chat_template import ChatTemplate
 from treadle.models.tokenizer import Tokenizer

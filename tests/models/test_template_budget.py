@@ -8,8 +8,8 @@ import tracemalloc
 from contextlib import suppress
 
 import pytest
-from tiny_vocabularies import byte_pair
 
+from tiny_vocabularies import byte_pair
 from treadle.errors import TemplateError
 from treadle.models.chat_template import ChatTemplate
 

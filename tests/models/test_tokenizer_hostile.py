@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_vocabularies import BYTE, CONTROL, NORMAL, byte_pair, chat_markup, sentence_pieces
 
+from tiny_vocabularies import BYTE, CONTROL, NORMAL, byte_pair, chat_markup, sentence_pieces
 from treadle.errors import ModelFileError
 from treadle.models.prompt_guard import RenderedPrompt
 from treadle.models.tokenizer import Tokenizer

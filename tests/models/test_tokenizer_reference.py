@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_vocabularies import sentence_pieces
 
 from oracles import sentencepiece
+from tiny_vocabularies import sentence_pieces
 from treadle.models.tokenizer import Tokenizer
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.json"))

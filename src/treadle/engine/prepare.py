@@ -9,7 +9,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from treadle.engine.grammar import form_rule, json_rule, literal
+from treadle.engine.form import JsonForm
+from treadle.engine.grammar import Rules, form_rule, json_rule, literal
+from treadle.engine.json_schema import enforceable
 from treadle.errors import UsageError
 from treadle.models.messages import normalise_messages, normalise_tools
 from treadle.models.tool_dialects import (
@@ -35,7 +37,7 @@ _Schemas = Mapping[str, Mapping[str, Any]]
 
 def prepare_conversation(
     prompts: PromptReader, conversation: Conversation, form: AnswerForm | None
-) -> tuple[EncodedPrompt, str | None]:
+) -> tuple[EncodedPrompt, Rules | None]:
     """Return the prompt of a conversation, and the grammar of its answer or None if that is free.
 
     Args:
@@ -77,16 +79,17 @@ def prepare_conversation(
     return dataclasses.replace(prompt, shown_ids=prompts.control_ids(shown), parser=parser), rules
 
 
-def _rules(dialect: Dialect, schemas: _Schemas, conversation: Conversation, form: AnswerForm | None) -> str | None:
+def _rules(dialect: Dialect, schemas: _Schemas, conversation: Conversation, form: AnswerForm | None) -> Rules | None:
     """Return the grammar of the answer, ``None`` if it is free."""
     is_forced = conversation.choice == "required"
     if not is_forced and form is None:
         return None
+    is_json = is_forced or isinstance(form, JsonForm)
     rules = []
     if form is not None and not is_forced:
         rules.append(f"answer: {form_rule(form)}")
         if not schemas:
-            return "\n".join(["start: answer", *rules])
+            return Rules("\n".join(["start: answer", *rules]), is_json)
     names = [conversation.function] if conversation.function else list(schemas)
     if not names:
         raise UsageError('tool_choice "required" needs at least one tool')
@@ -94,13 +97,16 @@ def _rules(dialect: Dialect, schemas: _Schemas, conversation: Conversation, form
         rules.append(f"call_{index}: {_framed_call(dialect, name, schemas[name])}")
     rules.append("call: " + " | ".join(f"call_{index}" for index in range(len(names))))
     calls = 'call ("\\n" call)*' if conversation.is_parallel and dialect.is_json else "call"
-    return "\n".join([f"start: {calls}" if is_forced else f"start: answer | {calls}", *rules])
+    return Rules("\n".join([f"start: {calls}" if is_forced else f"start: answer | {calls}", *rules]), is_json)
 
 
 def _framed_call(dialect: Dialect, name: str, schema: Mapping[str, Any]) -> str:
     frame = dialect.frame
-    definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-    arguments = {"type": "object", **{key: value for key, value in schema.items() if key not in definitions}}
+    try:
+        arguments = {"type": "object", **enforceable(schema)}
+    except UsageError as error:
+        raise UsageError(f"the function {name!r:.80}: {error.args[0]}") from None
+    definitions = {"$defs": arguments.pop("$defs")} if "$defs" in arguments else {}
     call = {
         "type": "object",
         "properties": {"name": {"const": name}, frame.arguments_key: arguments},
