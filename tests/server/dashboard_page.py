@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 # Greedy, the model goes on until its context is full.
 LONG = "Write a long story about a weaver and a river."
 CHAT = "**/v1/chat/completions"
+STATS = "**/stats?*"
 
 
 def ask(page: Page, text: str) -> None:
@@ -83,7 +84,7 @@ def change_stats(page: Page, **changes: Any) -> None:
             (stats if name in stats else stats["models"][0])[name] = value
         route.fulfill(json=stats)
 
-    page.route("**/stats", change)
+    page.route(STATS, change)
 
 
 # Contrast of every visible text with the first opaque background behind it, as WCAG defines it.

@@ -19,6 +19,7 @@ from treadle.engine.contract import AsyncEngine
 from treadle.engine.embedding import Embedding
 from treadle.engine.sampling import SamplingParams
 from treadle.errors import InternalError, TreadleError, UsageError
+from treadle.hardware.throttling import Throttling
 from treadle.server.hub import ModelHub
 from treadle.server.limits import Limits
 from treadle.server.machine_watch import MachineWatch
@@ -159,6 +160,36 @@ def test_statistics_count_a_request_and_keep_none_of_its_text(http: httpx.Client
     assert model["idle_seconds"] >= 0
     assert response.json()["clock_seconds"] > 0
     assert {"throttled_seconds", "steal_seconds"} == set(response.json()["denied"])
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("server", ["native"], indirect=True)
+def test_fewer_requests_are_told_if_fewer_are_wanted(http: httpx.Client) -> None:
+    for _ in range(3):
+        http.post("/v1/completions", json={"prompt": "x", "max_tokens": 1})
+    latest = http.get("/stats").json()["models"][0]["requests"]
+    told = {
+        number: http.get("/stats", params={"requests": number}).json()["models"][0]["requests"] for number in (0, 2)
+    }
+    assert told == {0: [], 2: latest[:2]}
+    for wrong in ("-1", "51", "9" * 5000, "x", "", "1.0", "٣"):
+        response = http.get("/stats", params={"requests": wrong})
+        assert response.status_code == 400 and "requests: expected 0 to 50" in response.json()["error"]["message"]
+
+
+def test_what_was_kept_from_the_process_is_read_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[float] = []
+    clock = Clock()
+
+    def read() -> Throttling:
+        reads.append(clock.now)
+        return Throttling(None, None, clock.now, None)
+
+    monkeypatch.setattr("treadle.server.machine_watch.read_throttling", read)
+    machine = MachineWatch(ModelHub({}, None), Limits(ServerSettings()), clock=clock)  # type: ignore[arg-type]
+    for clock.now in (10.0, 10.5, 10.9, 11.0, 11.5, 30.0):
+        assert machine.denied.throttled_seconds == reads[-1]
+    assert reads == [10.0, 11.0, 30.0]
 
 
 @pytest.mark.model

@@ -13,6 +13,7 @@ from dashboard_page import (
     CHAT,
     CONTRAST,
     LONG,
+    STATS,
     answer_with,
     ask,
     change_stats,
@@ -356,7 +357,7 @@ def test_requests_and_models_are_listed(open_page: OpenPage, native_server: Runn
     growing.wait_for()
     page.keyboard.press("Escape")
     wait_for_answer(page)
-    page.unroute("**/stats")
+    page.unroute(STATS)
     change_stats(page, is_loaded=False, is_loading=True, embeds_only=True)
     sync_api.expect(state).to_have_text(["loading"])
     sync_api.expect(page.locator("#model option")).to_have_text([f"{MODEL} (embeddings only, loading)"])
@@ -367,7 +368,7 @@ def test_a_page_nobody_sees_asks_nothing_and_one_without_a_server_ever_less(open
     page = open_page(expects_failure=True)
     page.clock.install()
     asked: list[str] = []
-    page.route("**/stats", lambda route: (asked.append("stats"), route.abort()))
+    page.route(STATS, lambda route: (asked.append("stats"), route.abort()))
     hide = "value => { Object.defineProperty(document, 'hidden', { value, configurable: true }); document.dispatchEvent(new Event('visibilitychange')); }"
     page.evaluate(hide, True)
     page.clock.run_for(60_000)
@@ -378,7 +379,7 @@ def test_a_page_nobody_sees_asks_nothing_and_one_without_a_server_ever_less(open
         page.clock.run_for(1000)
         page.evaluate("() => new Promise((resolve) => queueMicrotask(resolve))")
     assert 2 <= len(asked) <= 8
-    page.unroute("**/stats")
+    page.unroute(STATS)
     page.evaluate("() => window.dispatchEvent(new Event('online'))")
     page.wait_for_selector("#connection[data-state=ok]")
 

@@ -10,11 +10,13 @@ import pytest
 from dashboard_page import (
     CHAT,
     LONG,
+    STATS,
     answer_with,
     ask,
     change_stats,
     events,
     hold_answers,
+    last_answer,
     note_of,
     set_settings,
     wait_for_answer,
@@ -275,12 +277,16 @@ def test_a_key_is_asked_for_and_the_message_waits_for_it(browser: Browser, nativ
         page.wait_for_selector("#connection[data-state=ok]")
         assert page.evaluate("Object.entries(sessionStorage)") == [["treadle.api-key", "right"]]
         assert "right" not in page.evaluate("JSON.stringify(localStorage) + document.cookie")
+        stats = context.request.get(f"{server.url}/stats", headers={"Authorization": "Bearer right"}).json()
+        page.route(STATS, lambda route: route.fulfill(json=stats))  # so that the message is what is refused
         page.evaluate("sessionStorage.setItem('treadle.api-key', 'expired')")
         set_settings(page, temperature="0", max_tokens="8")
         ask(page, "Hello")
         page.get_by_label("Key", exact=True).fill("right")
+        page.unroute(STATS)
         page.keyboard.press("Enter")
-        assert wait_for_answer(page)
+        last_answer(page).locator(".body", has_text=re.compile(".")).wait_for()
+        wait_for_answer(page)
         sync_api.expect(page.locator("#not-here")).to_have_text(
             f"{MODEL} is computed elsewhere, and its figures are there."
         )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from treadle.errors import TreadleError
 from treadle.hardware.machine_speed import MachineSpeed, measure_speed
+from treadle.hardware.throttling import Throttling, read_throttling
 
 if TYPE_CHECKING:
     from treadle.engine.load import LoadReport
@@ -27,6 +28,7 @@ _TICK_SECONDS = 1.0
 _FIRST_QUIET_SECONDS = 1.0
 _QUIET_SECONDS = 10.0
 _AGAIN_SECONDS = 900.0
+_DENIED_SECONDS = 1.0
 
 
 class Measure(Protocol):
@@ -73,6 +75,17 @@ class MachineWatch:
         self._measure = measure
         self._clock = clock
         self._measured_at: float | None = None
+        self._denied: Throttling | None = None
+        self._denied_at = 0.0
+
+    @property
+    def denied(self) -> Throttling:
+        """Return what was kept from this process, as of the last second: to ask the system takes longer than the rest
+        of what a page asks for, and many pages may ask."""
+        now = self._clock()
+        if self._denied is None or now - self._denied_at >= _DENIED_SECONDS:
+            self._denied, self._denied_at = read_throttling(), now
+        return self._denied
 
     async def run(self) -> None:
         """Measure now and then until cancelled."""

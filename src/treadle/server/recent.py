@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from treadle.engine.embedding import Embedding
     from treadle.errors import TreadleError
 
-__all__ = ["RecentEmbeddings", "RecentRequest", "RecentRequests"]
+__all__ = ["MOST_KEPT", "RecentEmbeddings", "RecentRequest", "RecentRequests"]
 
-_NUM_KEPT = 50
+MOST_KEPT = 50
 
 
 class RecentRequests:
@@ -36,7 +36,7 @@ class RecentRequests:
         self._clock = clock
         self._wall_clock = wall_clock
         self._ids = itertools.count(1)
-        self._requests: deque[_Remembered] = deque(maxlen=_NUM_KEPT)
+        self._requests: deque[_Remembered] = deque(maxlen=MOST_KEPT)
 
     def begin(self, num_prompt_tokens: int | None, timings: OpenTimings) -> RecentRequest:
         """Remember a request that was just queued; the result is to be told what becomes of it."""
@@ -50,9 +50,9 @@ class RecentRequests:
         self._requests.append(request)
         return request
 
-    def as_json(self) -> list[dict[str, Any]]:
-        """Return one object for each request, the newest first."""
-        return [request.as_json() for request in reversed(self._requests)]
+    def as_json(self, most: int = MOST_KEPT) -> list[dict[str, Any]]:
+        """Return one object for each request, the newest first and ``most`` of them at most."""
+        return [request.as_json() for request in itertools.islice(reversed(self._requests), most)]
 
     def _life(self) -> _Life:
         return _Life(next(self._ids), self._clock, self._wall_clock())

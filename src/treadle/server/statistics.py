@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from treadle.engine.kv_type import KV_BLOCK_TOKENS
 from treadle.engine.remote.address import is_engine_url
 from treadle.hardware.memory import resident_memory_bytes
-from treadle.hardware.throttling import read_throttling
 from treadle.server.machine_watch import Shares
+from treadle.server.recent import MOST_KEPT
 
 if TYPE_CHECKING:
     from treadle.engine.contract import AsyncEngine
@@ -27,13 +27,19 @@ __all__ = ["server_statistics"]
 
 
 def server_statistics(
-    hub: ModelHub, machine: MachineWatch, *, max_output_tokens: int | None, clock: Callable[[], float] = time.monotonic
+    hub: ModelHub,
+    machine: MachineWatch,
+    *,
+    max_output_tokens: int | None = None,
+    most_requests: int = MOST_KEPT,
+    clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:
     """Return how the server and its models are doing; sizes in bytes, rates and shares of the last ten seconds.
 
-    What is not known is null: all limits until they could be measured. ``clock`` is what two looks are compared by.
+    What is not known is null: all limits until they could be measured. ``clock`` is what two looks are compared by, and
+    ``most_requests`` are told of each model.
     """
-    speed, denied = machine.speed, read_throttling()
+    speed, denied = machine.speed, machine.denied
     return {
         "clock_seconds": clock(),
         "resident_bytes": resident_memory_bytes(),
@@ -43,11 +49,11 @@ def server_statistics(
             "answer_tokens": max_output_tokens,
         },
         "denied": {"throttled_seconds": denied.throttled_seconds, "steal_seconds": denied.steal_seconds},
-        "models": [_model_facts(hub, model, speed) for model in hub.models.values()],
+        "models": [_model_facts(hub, model, speed, most_requests) for model in hub.models.values()],
     }
 
 
-def _model_facts(hub: ModelHub, model: ServedModel, speed: MachineSpeed | None) -> dict[str, Any]:
+def _model_facts(hub: ModelHub, model: ServedModel, speed: MachineSpeed | None, most_requests: int) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "name": model.name,
         "adapters": list(model.adapters),
@@ -60,7 +66,7 @@ def _model_facts(hub: ModelHub, model: ServedModel, speed: MachineSpeed | None) 
     if model.engine is not None:
         facts["context"] = model.engine.context
         facts |= _engine_facts(model.engine, speed)
-    return {**facts, "requests": model.recent.as_json()}
+    return {**facts, "requests": model.recent.as_json(most_requests)}
 
 
 def _engine_facts(engine: AsyncEngine, speed: MachineSpeed | None) -> dict[str, Any]:

@@ -51,8 +51,9 @@ async function refusal(response) {
   }
 }
 
-export async function fetchStats() {
-  return (await call("stats")).json();
+/** How the server is, with the latest requests of each model. */
+export async function fetchStats(numRequests) {
+  return (await call(`stats?requests=${numRequests}`)).json();
 }
 
 /** Iterates over the chunks of a streamed chat completion. */

@@ -8,6 +8,7 @@ import { byId, setText } from "./format.js";
 import { watchHistory } from "./history.js";
 import { askForKey, isAskingForKey, showKeyButton, watchKey } from "./keys.js";
 import { modelOf, showModels } from "./models.js";
+import { NUM_SHOWN } from "./requests.js";
 import { Scroller } from "./scroller.js";
 import { Settings } from "./settings.js";
 import { currentConversation, newConversation, rememberCurrent } from "./store.js";
@@ -31,7 +32,7 @@ async function poll() {
   if (isPolling || document.hidden || isAskingForKey()) return;
   isPolling = true;
   try {
-    lastStats = await fetchStats();
+    lastStats = await fetchStats(NUM_SHOWN);
     showStats();
     const isBusy = chat.isRunning || lastStats.models.some((model) => model.users > 0 || model.is_loading);
     pause = isBusy ? BUSY_MS : IDLE_MS;

@@ -2,7 +2,7 @@
 
 import { byId, count, element, seconds } from "./format.js";
 
-const NUM_SHOWN = 12;
+export const NUM_SHOWN = 12;
 const ENDS = { stop: "complete", length: "cut at its limit", stopped: "stopped", error: "failed" };
 
 let shown = "";

@@ -13,6 +13,8 @@ from typing import NamedTuple
 from fastapi import APIRouter, HTTPException, Request
 from starlette.responses import Response
 
+from treadle.errors import UsageError
+from treadle.server.recent import MOST_KEPT
 from treadle.server.state import state_of
 from treadle.server.statistics import server_statistics
 
@@ -77,10 +79,17 @@ async def asset(request: Request, name: str) -> Response:
 
 
 @router.get("/stats", summary="Tell how the engine is doing")
-async def stats(request: Request) -> Response:
-    """Return load, speed, cache hits, memory and recent requests of each model; no text of any request."""
+async def stats(request: Request, requests: str = f"{MOST_KEPT}") -> Response:
+    """Return load, speed, cache hits, memory and ``requests`` recent requests of each model; no text of any."""
+    if not (requests.isascii() and requests.isdigit() and int(requests[:4]) <= MOST_KEPT):
+        raise UsageError(f"requests: expected 0 to {MOST_KEPT}, found {requests!r:.40}")
     state = state_of(request)
-    found = server_statistics(state.hub, state.machine, max_output_tokens=state.settings.output_limit(None))
+    found = server_statistics(
+        state.hub,
+        state.machine,
+        max_output_tokens=state.settings.output_limit(None),
+        most_requests=int(requests),
+    )
     return Response(json.dumps(found), media_type="application/json", headers={"Cache-Control": "no-store"})
 
 
