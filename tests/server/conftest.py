@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 
+# A machine that has other things to do may leave a browser waiting for long.
+_BROWSER_MS = 180_000
+
+
 @pytest.fixture(scope="session")
 def native_server(smollm2_path: Path) -> Iterator[RunningServer]:
     """A server that computes with the core."""
@@ -57,11 +61,12 @@ def http(server: RunningServer) -> Iterator[httpx.Client]:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Chromium without a window; for a module, since no event loop can run in this thread meanwhile."""
-    from playwright.sync_api import sync_playwright  # noqa: PLC0415 (an extra; its tests are skipped without it)
+    from playwright.sync_api import expect, sync_playwright  # noqa: PLC0415 (an extra; its tests are skipped without it)
 
     path = shutil.which("chromium") or shutil.which("chromium-browser")
     if path is None:
         pytest.skip("needs chromium: apt-get install chromium")
+    expect.set_options(timeout=_BROWSER_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser
@@ -81,7 +86,7 @@ def open_page(browser: Browser, native_server: RunningServer) -> Iterator[Callab
     def open_one(*, expects_failure: bool = False, **options: Any) -> Page:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 860}, **options})
         contexts.append(context)
-        context.set_default_timeout(60_000)
+        context.set_default_timeout(_BROWSER_MS)
         page = context.new_page()
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("dialog", lambda dialog: (complaints.append(dialog.message), dialog.dismiss()))

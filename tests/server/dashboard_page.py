@@ -64,27 +64,32 @@ def answer_with(page: Page, *deltas: dict[str, Any]) -> None:
     page.route(CHAT, lambda route: route.fulfill(content_type="text/event-stream", body=body))
 
 
-def hold_answers(page: Page) -> list[Route]:
-    """Leave every message unanswered; the result gathers them."""
+def hold(page: Page, path: str = CHAT) -> list[Route]:
+    """Leave every message, or what else is asked of a path, unanswered; the result gathers them."""
     held: list[Route] = []
 
-    def hold(route: Route) -> None:
+    def gather(route: Route) -> None:
         held.append(route)
 
-    page.route(CHAT, hold)
+    page.route(path, gather)
     return held
 
 
+def look(page: Page) -> None:
+    """Let the page look at the server at once, as it does when the network comes back."""
+    page.evaluate("window.dispatchEvent(new Event('online'))")
+
+
 def change_stats(page: Page, **changes: Any) -> None:
-    """Let every look at the server show changes to its first model, or with a name of the whole, to that."""
+    """Let every look at the server, from now on, show changes to its first model."""
 
     def change(route: Route) -> None:
         stats = route.fetch().json()
-        for name, value in changes.items():
-            (stats if name in stats else stats["models"][0])[name] = value
+        stats["models"][0] |= changes
         route.fulfill(json=stats)
 
     page.route(STATS, change)
+    look(page)
 
 
 # Contrast of every visible text with the first opaque background behind it, as WCAG defines it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +17,8 @@ from dashboard_page import (
     answer_with,
     ask,
     change_stats,
-    hold_answers,
+    hold,
+    look,
     set_settings,
     wait_for_answer,
     wait_for_text,
@@ -98,15 +99,24 @@ OUTLINE = """() => {
 }"""
 
 
-def test_markdown_is_drawn(open_page: OpenPage) -> None:
-    page = open_page()
-    drawn = page.evaluate(DRAW, [list(MARKDOWN)])
+@pytest.fixture(scope="module")
+def still_page(browser: Browser, native_server: RunningServer) -> Iterator[Page]:
+    """A page that is only asked what its scripts do; it looks at the server once."""
+    page = browser.new_page()
+    page.goto(native_server.url)
+    page.wait_for_selector("#connection[data-state=ok]")
+    hold(page, STATS)
+    yield page
+    page.close()
+
+
+def test_markdown_is_drawn(still_page: Page) -> None:
+    drawn = still_page.evaluate(DRAW, [list(MARKDOWN)])
     assert dict(zip(MARKDOWN, drawn, strict=True)) == MARKDOWN
 
 
-def test_nothing_a_model_writes_becomes_markup(open_page: OpenPage) -> None:
-    page = open_page()
-    found = page.evaluate(
+def test_nothing_a_model_writes_becomes_markup(still_page: Page) -> None:
+    found = still_page.evaluate(
         """async (texts) => {
             const { showMarkdown } = await import('./dashboard/markdown.js');
             return texts.map((text) => {
@@ -127,11 +137,10 @@ def test_nothing_a_model_writes_becomes_markup(open_page: OpenPage) -> None:
     assert found[0][3] == ATTACKS[0] and found[3][3] == ATTACKS[3] and found[-1][3] == ATTACKS[-1]
 
 
-def test_an_answer_is_drawn_alike_however_it_comes(open_page: OpenPage) -> None:
+def test_an_answer_is_drawn_alike_however_it_comes(still_page: Page) -> None:
     """And text made to be slow does not hold the page up."""
-    page = open_page()
     text = "\n\n".join(sorted(MARKDOWN, key=lambda each: "open" in each))
-    same = page.evaluate(
+    same = still_page.evaluate(
         """async ([text, ...hostile]) => {
             const { showMarkdown } = await import('./dashboard/markdown.js');
             const [grown, whole] = [document.createElement('div'), document.createElement('div')];
@@ -151,9 +160,8 @@ def test_an_answer_is_drawn_alike_however_it_comes(open_page: OpenPage) -> None:
     assert same
 
 
-def test_the_selection_and_the_place_in_code_stay_while_text_comes(open_page: OpenPage) -> None:
-    page = open_page()
-    kept = page.evaluate(
+def test_the_selection_and_the_place_in_code_stay_while_text_comes(still_page: Page) -> None:
+    kept = still_page.evaluate(
         """async () => {
             const { showMarkdown } = await import('./dashboard/markdown.js');
             const place = document.body.appendChild(document.createElement('div'));
@@ -186,6 +194,10 @@ def test_nothing_needs_sideways_scrolling(open_page: OpenPage, width: int) -> No
     )
     ask(page, "w" * 300)
     wait_for_answer(page)
+    edges = page.locator("#messages, .box").evaluate_all(
+        "all => all.map((each) => each.getBoundingClientRect()).map(({ left, right }) => [left, right])"
+    )
+    assert edges[0] == edges[1]
     engine = page.get_by_role("button", name="Engine")
     for _ in range(2):
         assert page.evaluate(
@@ -258,6 +270,13 @@ def test_everything_has_a_name(open_page: OpenPage) -> None:
             .map((each) => each.outerHTML)"""
     )
     assert nameless == []
+    stuck = page.evaluate(
+        """() => [...document.querySelectorAll('*')]
+            .filter((each) => /auto|scroll/.test(getComputedStyle(each).overflowY) && each.checkVisibility() && each.scrollHeight > each.clientHeight)
+            .filter((each) => each.tabIndex < 0 && !each.querySelector('button, input, select, textarea'))
+            .map((each) => each.outerHTML.slice(0, 80))"""
+    )
+    assert stuck == []
     levels = page.locator("h1, h2, h3, h4, h5, h6").evaluate_all("all => all.map((each) => Number(each.tagName[1]))")
     assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
 
@@ -266,7 +285,7 @@ def test_motion_is_reduced_on_request(open_page: OpenPage) -> None:
     names = []
     for motion in ("reduce", "no-preference"):
         page = open_page(reduced_motion=motion)
-        hold_answers(page)
+        hold(page)
         ask(page, "Hello")
         page.locator(".message.pending").wait_for()
         names.append(page.locator(".pending .body").evaluate("body => getComputedStyle(body, '::after').animationName"))
@@ -287,9 +306,8 @@ def test_figures_come_without_moving_what_is_there(open_page: OpenPage) -> None:
     assert moved < 0.1
 
 
-def test_the_panel_says_what_bounds_the_engine(open_page: OpenPage) -> None:
-    page = open_page()
-    words = page.evaluate(
+def test_the_panel_says_what_bounds_the_engine(still_page: Page) -> None:
+    words = still_page.evaluate(
         """async () => {
             const { showLimits } = await import('./dashboard/limits.js');
             const bound = document.querySelector('#bound');
@@ -330,9 +348,8 @@ def test_the_panel_says_what_bounds_the_engine(open_page: OpenPage) -> None:
     assert words[4][1:] == ["–", "not measured yet"]
 
 
-def test_rates_are_those_between_two_looks(open_page: OpenPage) -> None:
-    page = open_page()
-    rates = page.evaluate(
+def test_rates_are_those_between_two_looks(still_page: Page) -> None:
+    rates = still_page.evaluate(
         """async () => {
             const { ratesOf } = await import('./dashboard/rates.js');
             const look = (clock_seconds, answer) => ratesOf({ clock_seconds, models: [{ name: 'x', tokens: answer === null ? undefined : { answer, prompt: 0 } }] }, 'x').map((each) => each.answer);
@@ -345,6 +362,7 @@ def test_rates_are_those_between_two_looks(open_page: OpenPage) -> None:
 def test_requests_and_models_are_listed(open_page: OpenPage, native_server: RunningServer) -> None:
     page = open_page()
     page.request.post(f"{native_server.url}/v1/embeddings", data={"input": ["one", "two"]})
+    look(page)
     first = page.locator("#requests li").first
     sync_api.expect(first.locator(".tokens")).to_have_text(re.compile(r"^\d+ → 2 vectors$"))
     assert first.locator(".decode").count() == 0 and first.locator(".prefill").count() == 1
@@ -357,7 +375,6 @@ def test_requests_and_models_are_listed(open_page: OpenPage, native_server: Runn
     growing.wait_for()
     page.keyboard.press("Escape")
     wait_for_answer(page)
-    page.unroute(STATS)
     change_stats(page, is_loaded=False, is_loading=True, embeds_only=True)
     sync_api.expect(state).to_have_text(["loading"])
     sync_api.expect(page.locator("#model option")).to_have_text([f"{MODEL} (embeddings only, loading)"])
@@ -375,6 +392,7 @@ def test_a_page_nobody_sees_asks_nothing_and_one_without_a_server_ever_less(open
     assert asked == []
     page.evaluate(hide, False)
     sync_api.expect(page.locator("#connection")).to_have_text("no connection to the server")
+    assert page.get_by_text("these figures are old").is_visible()
     for _ in range(60):
         page.clock.run_for(1000)
         page.evaluate("() => new Promise((resolve) => queueMicrotask(resolve))")
@@ -388,7 +406,6 @@ def test_it_works_below_a_path_of_a_proxy(browser: Browser, native_server: Runni
     context = browser.new_context()
     try:
         page = context.new_page()
-        page.set_default_timeout(60_000)
 
         def forward(route: Route) -> None:
             request = route.request

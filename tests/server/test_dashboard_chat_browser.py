@@ -15,7 +15,7 @@ from dashboard_page import (
     ask,
     change_stats,
     events,
-    hold_answers,
+    hold,
     last_answer,
     note_of,
     set_settings,
@@ -234,7 +234,7 @@ def test_the_model_is_chosen_and_loading_is_told(open_page: OpenPage) -> None:
         [f"{MODEL} (not loaded)", f"pirate (adapter of {MODEL}, not loaded)"]
     )
     choice.select_option("pirate")
-    held = hold_answers(page)
+    held = hold(page)
     ask(page, "Ahoy?")
     sync_api.expect(page.locator(".message.pending .note")).to_have_text(f"Loading {MODEL}…")
     assert page.locator(".message.assistant .who").inner_text() == "pirate"

@@ -63,6 +63,7 @@ function showStats() {
 function showConnection(state, text) {
   byId("connection").dataset.state = state;
   setText(byId("connection"), text);
+  byId("stale").hidden = state === "ok" || lastStats === null;
   showKeyButton(state === "locked");
 }
 

@@ -9,6 +9,7 @@ export class Scroller {
     this.list = list;
     this.newest = newest;
     this.isAtEnd = true;
+    new ResizeObserver(() => this.#resized()).observe(frame);
     frame.addEventListener("scroll", () => this.#look(), { passive: true });
     newest.addEventListener("click", () => {
       this.follow(true);
@@ -32,6 +33,13 @@ export class Scroller {
   follow(always) {
     if (always || this.isAtEnd) this.frame.scrollTop = this.frame.scrollHeight;
     this.#look();
+  }
+
+  /** What is below keeps in line with the turns, beside which there is room for a scroll bar. */
+  #resized() {
+    const gutter = (this.frame.offsetWidth - this.frame.clientWidth) / 2;
+    this.newest.parentElement.style.setProperty("--gutter", `${gutter}px`);
+    this.follow(false);
   }
 
   #look() {
