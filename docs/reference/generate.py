@@ -1,4 +1,4 @@
-"""Writes the pages of this folder from their sources: the command line, the docstrings of the package, the catalog.
+"""Writes the pages of this folder from their sources: command line, docstrings, routes of the server, catalog.
 
 With --check it writes nothing and fails if a page is not what it would write.
 """
@@ -6,6 +6,7 @@ With --check it writes nothing and fails if a page is not what it would write.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import re
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from http_page import http_page
 
 import treadle
 from treadle.cli.main import app
@@ -146,7 +148,12 @@ def catalog_page() -> Iterator[str]:
         yield f"| `{entry.name}` | {entry.title} | {entry.parameters / 1e6:,.0f} M | {entry.licence} |"
 
 
-PAGES = {"cli.md": cli_page, "python.md": python_page, "catalog.md": catalog_page}
+PAGES = {
+    "cli.md": cli_page,
+    "python.md": python_page,
+    "http.md": functools.partial(http_page, NOTE),
+    "catalog.md": catalog_page,
+}
 
 
 def main() -> None:

@@ -11,7 +11,10 @@ import hypothesis
 import pytest
 import schemathesis
 
-from running_server import RunningServer
+from running_server import MODEL, RunningServer
+from treadle.server.app import create_app
+from treadle.server.hub import ModelHub
+from treadle.server.settings import ServerSettings
 
 pytestmark = pytest.mark.model
 
@@ -35,6 +38,36 @@ def test_the_document_is_complete(http: httpx.Client) -> None:
         name = re.sub(".*/", "", content["schema"]["$ref"])
         assert schemas[name]["additionalProperties"] is False
         assert schemas[name]["properties"]
+        [example] = schemas[name]["examples"]
+        assert set(example) <= set(schemas[name]["properties"])
+
+
+def test_the_document_tells_of_keys_and_failures() -> None:
+    document = create_app(ModelHub({"m": "m"}, load=None), ServerSettings()).openapi()  # type: ignore[arg-type]
+    assert document["security"] == [{"bearer": []}, {"header": []}, {}]
+    assert {*document["security"][0], *document["security"][1]} == set(document["components"]["securitySchemes"])
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            is_open = path in ("/", "/health", "/ready")
+            assert ("401" in operation["responses"]) != is_open
+            assert (operation.get("security") == []) == is_open
+            assert "422" not in operation["responses"]
+            assert {"400", "500"} <= set(operation["responses"])
+            assert method != "post" or {"413", "429", "503"} <= set(operation["responses"])
+            error = operation["responses"]["403"]["content"]["application/json"]["schema"]["$ref"]
+            assert error.endswith("/AnthropicError") == path.startswith("/v1/messages")
+
+
+def test_every_example_is_answered(native_server: RunningServer) -> None:
+    with httpx.Client(base_url=native_server.url, timeout=60) as client:
+        document = client.get("/openapi.json").json()
+        for path, operations in document["paths"].items():
+            if "post" not in operations or "lora" in path:  # there is no such adapter
+                continue
+            reference = operations["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+            [example] = document["components"]["schemas"][reference.rpartition("/")[2]]["examples"]
+            response = client.post(path, json=example | {"model": MODEL})
+            assert response.status_code == 200, response.text
 
 
 @pytest.mark.slow
@@ -61,6 +94,7 @@ def test_nothing_in_the_document_breaks_the_server(server: RunningServer) -> Non
             response = case.call(timeout=60)
             num_tried += 1
             assert response.status_code < 500, response.text
+            assert str(response.status_code) in {*case.operation.definition.raw["responses"], "405"}
 
         try_one()
     assert num_tried > 100

@@ -9,10 +9,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any
 
 from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 
 from treadle.server.auth import Gate
 from treadle.server.errors import add_error_handlers
@@ -22,6 +20,7 @@ from treadle.server.limits import LimitRequests, Limits
 from treadle.server.logs import log_request
 from treadle.server.machine_watch import MachineWatch
 from treadle.server.metrics import Metrics
+from treadle.server.openapi import openapi_document
 from treadle.server.record import RequestRecord
 from treadle.server.response_store import ResponseStore
 from treadle.server.routes import (
@@ -36,13 +35,6 @@ from treadle.server.routes import (
     responses,
     tokenize,
 )
-from treadle.server.schema.adapters import LoadAdapterRequest, UnloadAdapterRequest
-from treadle.server.schema.chat import ChatRequest
-from treadle.server.schema.completions import CompletionRequest
-from treadle.server.schema.embeddings import EmbeddingsRequest
-from treadle.server.schema.messages import CountTokensRequest, MessagesRequest
-from treadle.server.schema.responses import ResponsesRequest
-from treadle.server.schema.tokenize import DetokenizeRequest, TokenizeRequest
 from treadle.server.settings import ServerSettings
 from treadle.server.spans import Spans
 from treadle.server.state import ServerState
@@ -51,18 +43,6 @@ from treadle.server.watch import AnswerWatch, Watch
 __all__ = ["create_app"]
 
 _ROUTES = (adapters, chat, completions, dashboard, embeddings, messages, metrics, models, responses, tokenize)
-_BODIES = (
-    ChatRequest,
-    CompletionRequest,
-    CountTokensRequest,
-    DetokenizeRequest,
-    EmbeddingsRequest,
-    LoadAdapterRequest,
-    MessagesRequest,
-    ResponsesRequest,
-    TokenizeRequest,
-    UnloadAdapterRequest,
-)
 _IDLE_CHECK_SECONDS = 5.0
 
 
@@ -101,7 +81,7 @@ def create_app(hub: ModelHub, settings: ServerSettings, *, spans: Spans | None =
     app.add_middleware(Watch, report=partial(_report, state, spans))
     for module in _ROUTES:
         app.include_router(module.router)
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    app.openapi = partial(openapi_document, app)  # type: ignore[method-assign]
     return app
 
 
@@ -116,16 +96,3 @@ async def _sweep(hub: ModelHub) -> None:
     while True:
         await asyncio.sleep(_IDLE_CHECK_SECONDS)
         await hub.unload_idle()
-
-
-def _openapi(app: FastAPI) -> dict[str, Any]:
-    """Return the OpenAPI document, with the bodies that the routes read themselves."""
-    if app.openapi_schema is None:
-        document = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        schemas = document.setdefault("components", {}).setdefault("schemas", {})
-        for body in _BODIES:
-            schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
-            schemas.update(schema.pop("$defs", {}))
-            schemas[body.__name__] = schema
-        app.openapi_schema = document
-    return app.openapi_schema

@@ -29,6 +29,7 @@ from treadle.errors import (
 from treadle.server.record import CURRENT
 
 __all__ = [
+    "ANTHROPIC_PREFIX",
     "ApiError",
     "Json",
     "add_error_handlers",
@@ -41,7 +42,7 @@ __all__ = [
 
 _log = logging.getLogger("treadle.server")
 _MOST_MISTAKES = 1000  # taking them all out of pydantic would take seconds, in which nobody is answered
-_ANTHROPIC_PREFIX = "/v1/messages"
+ANTHROPIC_PREFIX = "/v1/messages"
 _ANTHROPIC_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -146,7 +147,7 @@ def _path(places: tuple[int | str, ...]) -> tuple[str, bool]:
 
 def error_body(error: ApiError, path: str = "") -> dict[str, Any]:
     """Return the JSON object of ``error`` in the shape of the API that ``path`` belongs to."""
-    if path.startswith(_ANTHROPIC_PREFIX):
+    if path.startswith(ANTHROPIC_PREFIX):
         kind = _ANTHROPIC_TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
         return {"type": "error", "error": {"type": kind, "message": error.message}}
     return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}
