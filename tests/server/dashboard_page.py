@@ -92,6 +92,28 @@ def change_stats(page: Page, **changes: Any) -> None:
     look(page)
 
 
+# Markdown and how it is drawn.
+MARKDOWN = {
+    "two\nlines\n\nof *text*": "<p>two\nlines</p><p>of <em>text</em></p>",
+    "**a** __b__ _c_ ~~d~~ ***e***": "<p><strong>a</strong> <strong>b</strong> <em>c</em> <del>d</del> <strong><em>e</em></strong></p>",
+    "*a **b** c* and **d *e***": "<p><em>a <strong>b</strong> c</em> and <strong>d <em>e</em></strong></p>",
+    "2 * 3 * 4, snake_case_name, 5**": "<p>2 * 3 * 4, snake_case_name, 5**</p>",
+    r"\*not\* `*code*` ``a`b``": "<p>*not* <code>*code*</code> <code>a`b</code></p>",
+    "# One #\n### Three": "<h3>One</h3><h5>Three</h5>",
+    "```py\nx < 1\n\n# no\n```\nafter": '<div class="code"><pre><code>x &lt; 1\n\n# no</code></pre></div><p>after</p>',
+    "~~~\nopen": '<div class="code"><pre><code>open</code></pre></div>',
+    "- a\n- b\n  - c\n\n    more\n- d": "<ul><li><span>a</span></li><li><span>b</span><ul><li><span>c</span><p>more</p></li></ul></li><li><span>d</span></li></ul>",
+    "3. a\n4. b\n   - c": '<ol start="3"><li><span>a</span></li><li><span>b</span><ul><li><span>c</span></li></ul></li></ol>',
+    "In the year\n2024. It was": "<p>In the year\n2024. It was</p>",
+    "> a\n> - b": "<blockquote><p>a</p><ul><li><span>b</span></li></ul></blockquote>",
+    "|a|b|\n|-|:-:|\n|1|x \\| y|\n|2|": '<div class="table"><table><thead><tr><th class="start">a</th><th class="center">b</th></tr></thead><tbody><tr><td class="start">1</td><td class="center">x | y</td></tr><tr><td class="start">2</td><td class="center"></td></tr></tbody></table></div>',
+    "a | b\nno table": "<p>a | b\nno table</p>",
+    "---\na": "<hr><p>a</p>",
+    "[t](https://a.example/b_(c)) https://b.example/x_y_z.": '<p><a href="https://a.example/b_(c)">t</a> <a href="https://b.example/x_y_z">https://b.example/x_y_z</a>.</p>',
+    "(see https://a.example) <https://b.example>": '<p>(see <a href="https://a.example/">https://a.example</a>) <a href="https://b.example/">https://b.example</a></p>',
+    "![a picture](https://a.example/p.png)": '<p><a href="https://a.example/p.png">a picture</a></p>',
+}
+
 # Contrast of every visible text with the first opaque background behind it, as WCAG defines it.
 CONTRAST = """() => {
   const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +13,7 @@ from dashboard_page import (
     CHAT,
     CONTRAST,
     LONG,
+    MARKDOWN,
     STATS,
     answer_with,
     ask,
@@ -37,141 +38,11 @@ sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: 
 # Where to leave the picture of the guide.
 SCREENSHOT = os.environ.get("TREADLE_SCREENSHOT")
 
-DRAW = """async ([texts]) => {
-    const { showMarkdown } = await import('./dashboard/markdown.js');
-    return texts.map((text) => {
-        const place = document.createElement('div');
-        showMarkdown(place, text);
-        for (const each of place.querySelectorAll('.head')) each.remove();
-        for (const each of place.querySelectorAll('*')) for (const name of ['dir', 'tabindex', 'role', 'aria-label', 'scope', 'target', 'rel', 'title']) each.removeAttribute(name);
-        return place.innerHTML.replaceAll(/ class="level-\\d"/g, '');
-    });
-}"""
-
-MARKDOWN = {
-    "two\nlines\n\nof *text*": "<p>two\nlines</p><p>of <em>text</em></p>",
-    "**a** __b__ _c_ ~~d~~ ***e***": "<p><strong>a</strong> <strong>b</strong> <em>c</em> <del>d</del> <strong><em>e</em></strong></p>",
-    "*a **b** c* and **d *e***": "<p><em>a <strong>b</strong> c</em> and <strong>d <em>e</em></strong></p>",
-    "2 * 3 * 4, snake_case_name, 5**": "<p>2 * 3 * 4, snake_case_name, 5**</p>",
-    r"\*not\* `*code*` ``a`b``": "<p>*not* <code>*code*</code> <code>a`b</code></p>",
-    "# One #\n### Three": "<h3>One</h3><h5>Three</h5>",
-    "```py\nx < 1\n\n# no\n```\nafter": '<div class="code"><pre><code>x &lt; 1\n\n# no</code></pre></div><p>after</p>',
-    "~~~\nopen": '<div class="code"><pre><code>open</code></pre></div>',
-    "- a\n- b\n  - c\n\n    more\n- d": "<ul><li><span>a</span></li><li><span>b</span><ul><li><span>c</span><p>more</p></li></ul></li><li><span>d</span></li></ul>",
-    "3. a\n4. b\n   - c": '<ol start="3"><li><span>a</span></li><li><span>b</span><ul><li><span>c</span></li></ul></li></ol>',
-    "In the year\n2024. It was": "<p>In the year\n2024. It was</p>",
-    "> a\n> - b": "<blockquote><p>a</p><ul><li><span>b</span></li></ul></blockquote>",
-    "|a|b|\n|-|:-:|\n|1|x \\| y|\n|2|": '<div class="table"><table><thead><tr><th class="start">a</th><th class="center">b</th></tr></thead><tbody><tr><td class="start">1</td><td class="center">x | y</td></tr><tr><td class="start">2</td><td class="center"></td></tr></tbody></table></div>',
-    "a | b\nno table": "<p>a | b\nno table</p>",
-    "---\na": "<hr><p>a</p>",
-    "[t](https://a.example/b_(c)) https://b.example/x_y_z.": '<p><a href="https://a.example/b_(c)">t</a> <a href="https://b.example/x_y_z">https://b.example/x_y_z</a>.</p>',
-    "(see https://a.example) <https://b.example>": '<p>(see <a href="https://a.example/">https://a.example</a>) <a href="https://b.example/">https://b.example</a></p>',
-    "![a picture](https://a.example/p.png)": '<p><a href="https://a.example/p.png">a picture</a></p>',
-}
-
-# Each must come out as text: no element besides those of Markdown, no address but of the web.
-ATTACKS = [
-    "<script>alert(1)</script>",
-    "<img src=x onerror=alert(1)>",
-    "<svg/onload=alert(1)>",
-    "[a](javascript:alert(1))",
-    "[a](JaVaScRiPt:alert(1))",
-    "[a](<javascript:alert(1)>)",
-    "[a](data:text/html,<script>alert(1)</script>)",
-    "[a](vbscript:x) [b](file:///etc/passwd) [c](//evil.example) [d](/v1/models)",
-    "![a](javascript:alert(1))",
-    "<javascript:alert(1)>",
-    '[a](https://a.example/"onmouseover="alert(1))',
-    '[a](https://a.example/ "x\\" onclick=alert(1)")',
-    "```<img src=x onerror=alert(1)>\n</code></pre><script>alert(1)</script>\n```",
-    "|<b onclick=alert(1)>|b|\n|-|-|\n|</td><script>alert(1)</script>|b|",
-    "# <iframe srcdoc='<script>alert(1)</script>'>",
-    "[<img src=x onerror=alert(1)>](https://a.example)",
-    "java\nscript:alert(1) https://a.example/<script>",
-    "&lt;script&gt; &#x3c;script&#x3e;",
-]
-
-
 # The message field's outline is that of the box around it.
 OUTLINE = """() => {
     const focused = document.activeElement;
     return getComputedStyle(focused.id === 'question' ? focused.closest('.box') : focused).outlineStyle;
 }"""
-
-
-@pytest.fixture(scope="module")
-def still_page(browser: Browser, native_server: RunningServer) -> Iterator[Page]:
-    """A page that is only asked what its scripts do; it looks at the server once."""
-    page = browser.new_page()
-    page.goto(native_server.url)
-    page.wait_for_selector("#connection[data-state=ok]")
-    hold(page, STATS)
-    yield page
-    page.close()
-
-
-def test_markdown_is_drawn(still_page: Page) -> None:
-    drawn = still_page.evaluate(DRAW, [list(MARKDOWN)])
-    assert dict(zip(MARKDOWN, drawn, strict=True)) == MARKDOWN
-
-
-def test_nothing_a_model_writes_becomes_markup(still_page: Page) -> None:
-    found = still_page.evaluate(
-        """async (texts) => {
-            const { showMarkdown } = await import('./dashboard/markdown.js');
-            return texts.map((text) => {
-                const place = document.body.appendChild(document.createElement('div'));
-                showMarkdown(place, text);
-                const all = [...place.querySelectorAll('*')];
-                const names = all.map((each) => each.tagName).filter((name) => /SCRIPT|IMG|SVG|IFRAME|B$|FORM|STYLE/i.test(name));
-                const attributes = all.flatMap((each) => each.getAttributeNames()).filter((name) => /^on|^src|style/.test(name));
-                const links = [...place.querySelectorAll('a')].map((each) => each.href).filter((href) => !/^https?:/.test(href));
-                const shown = place.textContent;
-                place.remove();
-                return [names, attributes, links, shown];
-            });
-        }""",
-        ATTACKS,
-    )
-    assert [each[:3] for each in found] == [[[], [], []]] * len(ATTACKS)
-    assert found[0][3] == ATTACKS[0] and found[3][3] == ATTACKS[3] and found[-1][3] == ATTACKS[-1]
-
-
-def test_an_answer_is_drawn_alike_however_it_comes(still_page: Page) -> None:
-    """And text made to be slow does not hold the page up."""
-    text = "\n\n".join(sorted(MARKDOWN, key=lambda each: "open" in each))
-    same = still_page.evaluate(
-        """async ([text, ...hostile]) => {
-            const { showMarkdown } = await import('./dashboard/markdown.js');
-            const [grown, whole] = [document.createElement('div'), document.createElement('div')];
-            for (let end = 1; end <= text.length; end += 1) showMarkdown(grown, text.slice(0, end));
-            showMarkdown(whole, text);
-            for (const each of hostile) showMarkdown(document.createElement('div'), each);
-            return grown.innerHTML === whole.innerHTML && whole.children.length > 20;
-        }""",
-        [
-            text,
-            *(
-                piece * 20_000
-                for piece in ("*a ", "**a ", "_", "[", "`", "``a", "> ", "- ", "|", "https://", "![a](", "~~x", "\\")
-            ),
-        ],
-    )
-    assert same
-
-
-def test_the_selection_and_the_place_in_code_stay_while_text_comes(still_page: Page) -> None:
-    kept = still_page.evaluate(
-        """async () => {
-            const { showMarkdown } = await import('./dashboard/markdown.js');
-            const place = document.body.appendChild(document.createElement('div'));
-            showMarkdown(place, 'first\\n\\n```py\\none');
-            const [first, code] = place.children;
-            showMarkdown(place, 'first\\n\\n```py\\none\\ntwo\\n```\\nthen');
-            return [first === place.children[0], code === place.children[1], code.querySelector('code').textContent];
-        }"""
-    )
-    assert kept == [True, True, "one\ntwo"]
 
 
 def test_text_runs_in_its_own_direction(open_page: OpenPage) -> None:
@@ -205,8 +76,24 @@ def test_nothing_needs_sideways_scrolling(open_page: OpenPage, width: int) -> No
         ) == [0, 0]
         engine.click()
     page.get_by_role("button", name="Settings").click()
+    page.evaluate("document.querySelector('#key-button').hidden = false")
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") == 0
+    assert (
+        page.locator(".bar button").evaluate_all(
+            "all => Math.max(...all.map((each) => each.getBoundingClientRect().right))"
+        )
+        <= width
+    )
     assert page.get_by_role("button", name="Send", exact=True).is_visible()
+
+
+def test_a_conversation_takes_the_place_of_the_panel_in_a_narrow_window(open_page: OpenPage) -> None:
+    page = open_page(viewport={"width": 600, "height": 740})
+    assert page.locator("#question").is_visible() and not page.locator("#engine").is_visible()
+    page.get_by_role("button", name="Engine").click()
+    assert not page.locator("#question").is_visible() and page.locator("#engine").is_visible()
+    page.get_by_role("button", name="New conversation").click()
+    sync_api.expect(page.locator("#question")).to_be_focused()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -304,59 +191,6 @@ def test_figures_come_without_moving_what_is_there(open_page: OpenPage) -> None:
             requestAnimationFrame(() => requestAnimationFrame(() => resolve(sum))); })"""
     )
     assert moved < 0.1
-
-
-def test_the_panel_says_what_bounds_the_engine(still_page: Page) -> None:
-    words = still_page.evaluate(
-        """async () => {
-            const { showLimits } = await import('./dashboard/limits.js');
-            const bound = document.querySelector('#bound');
-            let at = 100;
-            const say = ({ shares, rate, running = 1, latest = 2, denied = {}, limit = 30e9 }) => {
-                const stats = { clock_seconds: (at += 1), limits: { read_bytes_per_second: limit, int8_ops_per_second: limit && 7e11 },
-                    denied: { throttled_seconds: null, steal_seconds: null, ...denied } };
-                showLimits(stats, { running, waiting: 0, shares, memory: { weights: 97e6 }, threads: { count: 2, latest },
-                    decode_read_bytes_per_second: 24e9, prompt_int8_ops_per_second: 5e11 }, rate);
-                return [bound.textContent, document.querySelector('#bandwidth-share').textContent, document.querySelector('#bandwidth-words').textContent];
-            };
-            const answers = { answer: 100, prompt: 0 };
-            const near = { bandwidth: 0.8, int8: 0.1 };
-            return [
-                say({ shares: near, rate: answers }),
-                say({ shares: { bandwidth: 0.8, int8: 0.7 }, rate: { answer: 1, prompt: 900 } }),
-                say({ shares: { bandwidth: 0, int8: 0 }, rate: { answer: 0, prompt: 0 }, running: 0 }),
-                say({ shares: near, rate: answers, latest: 1 }),
-                say({ shares: { bandwidth: null, int8: null }, rate: answers, limit: null }),
-                say({ shares: near, rate: answers, denied: { throttled_seconds: 5 } }),
-                say({ shares: near, rate: answers, denied: { throttled_seconds: 5.5 } }),
-            ];
-        }"""
-    )
-    expected = [
-        "^Bound by memory: .* 97 MB",
-        "^Bound by arithmetic",
-        "^Nothing runs",
-        "1 of 2 threads",
-        "are measured when",
-        "^Bound by memory",
-        "CPU quota: cores stood still for 0.50 s",
-    ]
-    for (bound, _, _), pattern in zip(words, expected, strict=True):
-        assert re.search(pattern, bound), bound
-    assert words[0][1:] == ["80 %", "24 GB/s of 30 GB/s"]
-    assert words[2][1:] == ["–", "30 GB/s at best"]
-    assert words[4][1:] == ["–", "not measured yet"]
-
-
-def test_rates_are_those_between_two_looks(still_page: Page) -> None:
-    rates = still_page.evaluate(
-        """async () => {
-            const { ratesOf } = await import('./dashboard/rates.js');
-            const look = (clock_seconds, answer) => ratesOf({ clock_seconds, models: [{ name: 'x', tokens: answer === null ? undefined : { answer, prompt: 0 } }] }, 'x').map((each) => each.answer);
-            return [look(1000, 10), look(1002, 30), look(1002, 30), look(1062, 90), look(1063, 5), look(1064, null), look(1065, 7), look(1066, 9), look(2000, 9)];
-        }"""
-    )
-    assert rates == [[], [10], [10], [10, 1], [], [], [], [2], [0]]
 
 
 def test_requests_and_models_are_listed(open_page: OpenPage, native_server: RunningServer) -> None:

@@ -291,7 +291,7 @@ def test_a_key_is_asked_for_and_the_message_waits_for_it(browser: Browser, nativ
             f"{MODEL} is computed elsewhere, and its figures are there."
         )
         assert "null" not in page.locator("#requests").inner_text()
-        page.get_by_role("button", name="Forget key").click()
+        page.get_by_role("button", name="Forget the API key").click()
         assert page.evaluate("sessionStorage.getItem('treadle.api-key')") is None
     finally:
         context.close()

@@ -3,7 +3,7 @@
 import { ApiError, fetchStats } from "./api.js";
 import { Chat, contextWords } from "./chat.js";
 import { watchComposer } from "./composer.js";
-import { showEngine, watchEngineButton } from "./engine.js";
+import { showConversation, showEngine, watchEngineButton } from "./engine.js";
 import { byId, setText } from "./format.js";
 import { watchHistory } from "./history.js";
 import { askForKey, isAskingForKey, showKeyButton, watchKey } from "./keys.js";
@@ -94,6 +94,7 @@ function showState() {
 function open(conversation) {
   rememberCurrent(conversation.id);
   chat.open(conversation);
+  showConversation();
   question.focus();
 }
 

@@ -28,17 +28,26 @@ export function showEngine(stats, model) {
 
 /** Beside the conversation where there is room; else in its place, when asked for. */
 export function watchEngineButton() {
-  const button = byId("engine-button");
-  const show = (isShown) => {
-    document.body.classList.toggle("with-engine", isShown);
-    button.setAttribute("aria-expanded", isShown);
-  };
-  button.addEventListener("click", () => {
+  byId("engine-button").addEventListener("click", () => {
     const isShown = !document.body.classList.contains("with-engine");
-    show(isShown);
-    if (matchMedia(ROOMY).matches) keepSettings({ engine: isShown });
+    showPanel(isShown);
+    if (isRoomy()) keepSettings({ engine: isShown });
   });
-  show(matchMedia(ROOMY).matches && keptSettings().engine !== false);
+  showPanel(isRoomy() && keptSettings().engine !== false);
+}
+
+/** Makes way where the panel is in the place of the conversation. */
+export function showConversation() {
+  if (!isRoomy()) showPanel(false);
+}
+
+function isRoomy() {
+  return matchMedia(ROOMY).matches;
+}
+
+function showPanel(isShown) {
+  document.body.classList.toggle("with-engine", isShown);
+  byId("engine-button").setAttribute("aria-expanded", isShown);
 }
 
 function whyNothing(model) {

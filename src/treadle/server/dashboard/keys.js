@@ -21,7 +21,9 @@ export function askForKey() {
 /** There is something to press if a key is kept, or wanted. */
 export function showKeyButton(isWanted) {
   button.hidden = !storedKey() && !isWanted;
-  setText(button, storedKey() ? "Forget key" : "Enter key");
+  const words = storedKey() ? "Forget the API key" : "Enter the API key";
+  button.title = words;
+  button.setAttribute("aria-label", words);
 }
 
 /** `onKey` is called when there is a new one to try. */

@@ -64,13 +64,13 @@ def _read_files() -> dict[str, _File]:
 _FILES = _read_files()
 
 
-@router.get("/", summary="Chat with the models and watch the engine", include_in_schema=False)
+@router.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
 async def page(request: Request) -> Response:
     """Return the page."""
     return _file(request, _PAGE)
 
 
-@router.get("/dashboard/{name}", include_in_schema=False)
+@router.api_route("/dashboard/{name}", methods=["GET", "HEAD"], include_in_schema=False)
 async def asset(request: Request, name: str) -> Response:
     """Return a file of the page."""
     if name not in _FILES:
