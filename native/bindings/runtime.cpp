@@ -94,10 +94,10 @@ LogitArray new_logits(size_t rows, size_t vocab_size) {
 std::vector<StateSum> state_sums_of(const Runtime& runtime, const std::vector<RowSum>& row_sums) {
     std::vector<StateSum> sums;
     for (const auto& [first_row, num_rows, sum] : row_sums) {
-        const auto hidden_size = static_cast<size_t>(runtime.model().config().hidden_size);
-        if (sum.size() != hidden_size) {
+        const auto state_size = static_cast<size_t>(runtime.model().state_size());
+        if (sum.size() != state_size) {
             throw UsageError("step: state sum " + std::to_string(sums.size()) + " has " + std::to_string(sum.size()) +
-                             " values, a state has " + std::to_string(hidden_size));
+                             " values, a state has " + std::to_string(state_size));
         }
         sums.push_back({first_row, num_rows, sum.data()});
     }
@@ -187,6 +187,7 @@ void bind_runtime(nb::module_& m) {
         .def_prop_ro("architecture", [](const Model& model) { return model.config().architecture; })
         .def_prop_ro("num_layers", [](const Model& model) { return model.config().num_layers; })
         .def_prop_ro("hidden_size", [](const Model& model) { return model.config().hidden_size; })
+        .def_prop_ro("state_size", &Model::state_size, "Numbers of a state that leaves the model.")
         .def_prop_ro("vocab_size", [](const Model& model) { return model.config().vocab_size; })
         .def_prop_ro("num_heads", [](const Model& model) { return model.config().num_heads; })
         .def_prop_ro("num_kv_heads", [](const Model& model) { return model.config().num_kv_heads; })
@@ -240,7 +241,7 @@ void bind_runtime(nb::module_& m) {
              "samplers"_a, "return_logits"_a = false, "state_sums"_a = std::vector<RowSum>(),
              "adapters"_a = std::vector<const Adapter*>(),
              "Run one step with the GIL released; see StepInput in runtime.h. `state_sums` are of first row, number of "
-             "rows and the float64 array of hidden_size to which their states are added. `adapters` has one entry for "
+             "rows and the float64 array of state_size to which their states are added. `adapters` has one entry for "
              "each "
              "sequence, None for the model as it is, or none at all.")
         .def("read_kv_block", &read_kv_block, "block_id"_a, "out"_a,

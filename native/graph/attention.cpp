@@ -14,14 +14,10 @@ constexpr int64_t kMaxPartialRows = 32768;
 
 size_t partial_floats(int32_t head_dim, int64_t num_rows) { return static_cast<size_t>(num_rows * (head_dim + 2)); }
 
-// The first position that a token at `position` sees.
-int32_t first_in_sight(int32_t position, int32_t window) {
-    return window == 0 ? 0 : std::max(position + 1 - window, 0);
-}
-
 }  // namespace
 
-Attention::Attention(const Model& model, const KvPool& kv) : model_(model), kv_(kv) {
+Attention::Attention(const Model& model, const KvPool& kv, const BlockRows& block_rows)
+    : model_(model), kv_(kv), block_rows_(block_rows) {
     for (const LayerConfig& layer : model.config().layers) {
         const auto same = [&](const Schedule& schedule) { return schedule.window == layer.window; };
         const auto found = std::find_if(schedules_.begin(), schedules_.end(), same);
@@ -82,7 +78,8 @@ void Attention::plan_pieces(Schedule& schedule, int num_threads) const {
             for (int32_t row = 0; row < num_rows; row += piece_rows) {
                 Piece piece{s, head, row, std::min(piece_rows, num_rows - row), 0, 0, 0};
                 piece.first_split = first_in_sight(position_of(piece, 0), schedule.window) / kSplitTokens;
-                piece.end_split = position_of(piece, piece.num_rows - 1) / kSplitTokens + 1;
+                const int32_t last = position_of(piece, piece.num_rows - 1);
+                piece.end_split = (end_of_sight(piece, last, schedule.window) - 1) / kSplitTokens + 1;
                 schedule.pieces.push_back(piece);
             }
         }
@@ -114,7 +111,8 @@ Work Attention::work(int32_t layer) const {
     for (const Piece& piece : schedule.pieces) {
         const auto row_values = static_cast<uint64_t>(model_.config().head_dim) * 2;  // a key and a value
         const int32_t first = first_in_sight(position_of(piece, 0), schedule.window);
-        const auto num_tokens = static_cast<uint64_t>(position_of(piece, piece.num_rows - 1) + 1 - first);
+        const int32_t last = position_of(piece, piece.num_rows - 1);
+        const auto num_tokens = static_cast<uint64_t>(end_of_sight(piece, last, schedule.window) - first);
         work.bytes += num_tokens * kv_.head_bytes() / kKvBlockTokens;
         work.operations += 2 * num_tokens * row_values * static_cast<uint64_t>(piece.num_rows);
     }
@@ -166,6 +164,17 @@ int32_t Attention::position_of(const Piece& piece, int32_t row) const {
     return input_.start_positions[piece.sequence] + (piece.first_row + row) / model_.config().group_size();
 }
 
+int32_t Attention::first_in_sight(int32_t position, int32_t window) const {
+    if (window == 0) return 0;
+    return std::max(model_.config().causal ? position + 1 - window : position - window / 2, 0);
+}
+
+int32_t Attention::end_of_sight(const Piece& piece, int32_t position, int32_t window) const {
+    if (model_.config().causal) return position + 1;
+    const int32_t length = input_.query_lens[piece.sequence];
+    return window == 0 ? length : std::min(position + window / 2 + 1, length);
+}
+
 Attention::Partial Attention::partial(const Piece& piece, float* base, int64_t first_row) const {
     float* start = base + partial_floats(model_.config().head_dim, first_row);
     return {start, start + piece.num_rows, start + 2 * piece.num_rows};
@@ -200,26 +209,30 @@ void Attention::attend_split(int worker, const Piece& piece, int32_t layer, int3
     std::fill_n(out.max, piece.num_rows, -std::numeric_limits<float>::infinity());
     std::fill_n(out.sum, piece.num_rows, 0.0f);
     std::fill_n(out.acc, piece.num_rows * head_dim, 0.0f);
-    const int32_t* table = input_.block_tables + piece.sequence * input_.table_width;
-    int32_t position[kMaxAttendRows], first[kMaxAttendRows], limit[kMaxAttendRows];
-    for (int32_t r = 0; r < piece.num_rows; ++r) position[r] = position_of(piece, r);
+    const int32_t* table = block_rows_[piece.sequence];
     const int32_t window = model_.config().layers[layer].window;
-    const int32_t last_position = position[piece.num_rows - 1];
+    int32_t position[kMaxAttendRows] = {}, end[kMaxAttendRows] = {};
+    int32_t first[kMaxAttendRows], limit[kMaxAttendRows];
+    for (int32_t r = 0; r < piece.num_rows; ++r) {
+        position[r] = position_of(piece, r);
+        end[r] = end_of_sight(piece, position[r], window);
+    }
+    const int32_t last_end = end[piece.num_rows - 1];
     const int32_t begin = std::max(split * kSplitBlocks, first_in_sight(position[0], window) / kKvBlockTokens);
     // Rows after the first one lose sight of the earliest blocks one by one.
-    const int32_t last_begin = first_in_sight(last_position, window);
+    const int32_t last_begin = first_in_sight(position[piece.num_rows - 1], window);
     for (int32_t block = begin; block < (split + 1) * kSplitBlocks; ++block) {
         const int32_t first_position = block * kKvBlockTokens;
-        if (first_position > last_position) break;
+        if (first_position >= last_end) break;
         for (int32_t r = 0; r < piece.num_rows; ++r) {
-            limit[r] = std::clamp(position[r] + 1 - first_position, 0, int32_t{kKvBlockTokens});
+            limit[r] = std::clamp(end[r] - first_position, 0, int32_t{kKvBlockTokens});
         }
         const bool has_edge = first_position < last_begin;
         for (int32_t r = 0; has_edge && r < piece.num_rows; ++r) {
             first[r] = std::max(first_in_sight(position[r], window) - first_position, 0);
             if (first[r] >= limit[r]) first[r] = limit[r] = 0;
         }
-        const bool has_next = first_position + kKvBlockTokens <= last_position;
+        const bool has_next = first_position + kKvBlockTokens < last_end;
         attend_block(worker, piece, layer, table + block, has_next, has_edge ? first : nullptr, limit, out);
     }
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "activations.h"
+#include "block_rows.h"
 #include "kv_pool.h"
 #include "step_timers.h"
 #include "treadle/memory.h"
@@ -21,7 +22,7 @@ namespace treadle {
 
 class Attention {
  public:
-    Attention(const Model& model, const KvPool& kv);
+    Attention(const Model& model, const KvPool& kv, const BlockRows& block_rows);
 
     void carve(Carver& carver, int max_workers);
     void reserve(int64_t max_tokens);
@@ -59,6 +60,9 @@ class Attention {
     };
 
     int32_t position_of(const Piece& piece, int32_t row) const;
+    // What a token at a position sees in a layer with this window, first .. end - 1.
+    int32_t first_in_sight(int32_t position, int32_t window) const;
+    int32_t end_of_sight(const Piece& piece, int32_t position, int32_t window) const;
     const Schedule& schedule_of(int32_t layer) const { return schedules_[layer_schedule_[static_cast<size_t>(layer)]]; }
     void load_queries(int worker, const Piece& piece, const float* queries) const;
     void attend_split(int worker, const Piece& piece, int32_t layer, int32_t split, const Partial& out) const;
@@ -77,6 +81,7 @@ class Attention {
 
     const Model& model_;
     const KvPool& kv_;
+    const BlockRows& block_rows_;
     StepInput input_;
     std::vector<int32_t> first_token_;    // of each sequence in the step
     std::vector<Schedule> schedules_;     // one for each window

@@ -61,8 +61,7 @@ void Runtime::Impl::finish_heads_and_store(int worker, int32_t index) {
                 continue;
             }
             const int32_t kv_head = head - config.num_heads;
-            const int32_t* table = input_.block_tables + sequences_[token] * input_.table_width;
-            const int32_t block = table[positions_[token] / kKvBlockTokens];
+            const int32_t block = block_rows_[sequences_[token]][positions_[token] / kKvBlockTokens];
             const int32_t slot = positions_[token] % kKvBlockTokens;
             float* key = key_ + token * config.kv_size() + kv_head * config.head_dim;
             finish_head(key, key_norm, token, rope);
@@ -107,6 +106,7 @@ void Runtime::Impl::attention_output(int worker, const LayerWeights& layer) {
              [&](int64_t row) { return attended_ + row * columns; });
     multiply_into_residual(worker, layer.attention_output, layer.attention_output_bias, layer.post_attention_norm);
     timers_.lap(worker, Operator::kAttentionOutput, [&] { return product_work({&layer.attention_output}, num_rows_); });
+    if (layer.residual_attention_norm.weight) normalise_residual(worker, layer.residual_attention_norm);
 }
 
 }  // namespace treadle

@@ -1,7 +1,9 @@
 // The hyperparameters that all families share; each family reads its own (families/).
 #include "config.h"
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "config_reader.h"
 #include "refuse.h"
@@ -23,6 +25,19 @@ void check_heads(const GgufFile& file, const ModelConfig& config, int32_t rotary
         refuse(file, "rope.dimension_count is " + std::to_string(rotary_dims) +
                          ", expected an even number up to the head dimension " + std::to_string(config.head_dim));
     }
+}
+
+// Some models that were trained to continue texts have learnt to read them in both directions since.
+void read_sight(const ConfigReader& reader, ModelConfig& config) {
+    const std::optional<bool> causal = reader.file().get_bool(reader.key("attention.causal"));
+    if (!causal || *causal == config.causal) return;
+    const bool has_windows =
+        std::ranges::any_of(config.layers, [](const LayerConfig& layer) { return layer.window > 0; });
+    if (*causal || has_windows) {
+        refuse_unsupported(reader.file(), reader.key("attention.causal") + " is " + (*causal ? "true" : "false") +
+                                              ", which this core does not run for " + config.architecture);
+    }
+    config.causal = false;
 }
 
 const Family& family_of(const ConfigReader& reader) {
@@ -60,6 +75,7 @@ FileConfig read_config(const GgufFile& file, int64_t context_length) {
     read_rope(reader, config, rotary_dims);
     config.layers.resize(static_cast<size_t>(config.num_layers));
     family.read(reader, config);
+    read_sight(reader, config);
     if (reader.integer_or("expert_count", 0, 0, 1u << 20) != config.experts.count) {
         refuse_unsupported(
             file, "mixture-of-experts models of architecture " + config.architecture + " do not run on this core");

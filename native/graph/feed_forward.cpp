@@ -1,4 +1,5 @@
 // The feed-forward half of a dense layer, and the products of gate and up that experts share with it.
+#include <array>
 #include <cstring>
 
 #include "products.h"
@@ -15,6 +16,12 @@ void clamp_for_silu(float* gate, float* up, int64_t num_values) {
         up[i] = (std::clamp(up[i], -kLimit, kLimit) + 1.0f) * (1.0f / kSteepness);
     }
 }
+
+constexpr auto kOnes = [] {
+    std::array<float, kMaxTile * kPanelRows> ones;
+    ones.fill(1.0f);
+    return ones;
+}();
 
 }  // namespace
 
@@ -60,7 +67,8 @@ void Runtime::Impl::gate_up_panels(int worker, const FeedForward& weights, int64
     }
 }
 
-void Runtime::Impl::feed_forward_block(int worker, const LayerWeights& layer) {
+// Gate and up panels of the same rows go together, so their product never leaves the worker.
+void Runtime::Impl::multiply_gated(int worker, const LayerWeights& layer) {
     const FeedForward& weights = layer.feed_forward;
     const int64_t columns = weights.gate.columns;
     quantise(worker, num_rows_, columns, {&weights.gate, &weights.up},
@@ -69,15 +77,42 @@ void Runtime::Impl::feed_forward_block(int worker, const LayerWeights& layer) {
     const TilePlan tiles(num_rows_);
     const Activations& inputs = activations(worker, num_rows_);
     const int64_t num_panels = weights.gate.num_panels();
-    // Gate and up panels of the same rows go together, so their product never leaves the worker.
     pool_.share(worker, num_panels, panel_chunk(num_panels), [&](int64_t begin, int64_t end) {
         gate_up_panels(worker, weights, begin, end, tiles, inputs, gated_);
     });
     timers_.lap(worker, Operator::kGateUp, [&] { return product_work({&weights.gate, &weights.up}, num_rows_); });
-    quantise(worker, num_rows_, weights.gate.rows, {&weights.down},
-             [&](int64_t row) { return gated_ + row * weights.gate.rows; });
-    multiply_into_residual(worker, weights.down, nullptr, layer.post_feed_forward_norm);
-    timers_.lap(worker, Operator::kDown, [&] { return product_work({&weights.down}, num_rows_); });
+}
+
+// GELU of what `up` gives.
+void Runtime::Impl::multiply_ungated(int worker, const LayerWeights& layer) {
+    const FeedForward& weights = layer.feed_forward;
+    const int64_t columns = weights.up.columns;
+    quantise(worker, num_rows_, columns, {&weights.up},
+             [&](int64_t row) { return normalised(worker, residual_ + row * columns, layer.feed_forward_norm); });
+    multiply_a(worker, {&weights.up}, num_rows_);
+    multiply(worker, {&weights.up}, num_rows_,
+             [&](const Matrix& up, int64_t row, int64_t rows, int64_t token, int64_t num_tokens, float* out) {
+                 if (weights.up_bias) add_bias(weights.up_bias + row, rows, num_tokens, out);
+                 model_->kernels().gelu_mul(out, kOnes.data(), num_tokens * kPanelRows, out);
+                 for (int64_t t = 0; t < num_tokens; ++t) {
+                     std::memcpy(gated_ + (token + t) * up.rows + row, out + t * kPanelRows,
+                                 static_cast<size_t>(rows) * sizeof(float));
+                 }
+             });
+    timers_.lap(worker, Operator::kGateUp, [&] { return product_work({&weights.up}, num_rows_); });
+}
+
+void Runtime::Impl::feed_forward_block(int worker, const LayerWeights& layer) {
+    const Matrix& down = layer.feed_forward.down;
+    if (layer.feed_forward.gate.rows > 0) {
+        multiply_gated(worker, layer);
+    } else {
+        multiply_ungated(worker, layer);
+    }
+    quantise(worker, num_rows_, down.columns, {&down}, [&](int64_t row) { return gated_ + row * down.columns; });
+    multiply_into_residual(worker, down, layer.feed_forward.down_bias, layer.post_feed_forward_norm);
+    timers_.lap(worker, Operator::kDown, [&] { return product_work({&down}, num_rows_); });
+    if (layer.residual_feed_forward_norm.weight) normalise_residual(worker, layer.residual_feed_forward_norm);
 }
 
 }  // namespace treadle

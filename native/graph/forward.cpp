@@ -24,6 +24,11 @@ int current_cpu() {
 #endif
 }
 
+void add_row(const Matrix& table, int64_t index, float* scratch, float* row) {
+    dequantize_panel_row(table.format, table.panel(index / kPanelRows), index % kPanelRows, table.columns, scratch);
+    for (int64_t d = 0; d < table.columns; ++d) row[d] += scratch[d];
+}
+
 }  // namespace
 
 void Runtime::Impl::rotary_angles(int64_t token) {
@@ -45,13 +50,18 @@ void Runtime::Impl::find_copy(int worker) {
 }
 
 void Runtime::Impl::embed(int worker) {
-    const Matrix& table = model_->token_embedding();
+    const ModelEnds& ends = model_->ends();
+    const Matrix& table = ends.token_embedding;
+    float* own = worker_rows_ + worker * table.columns;
     const float scale = model_->config().embedding_scale;
     pool_.share(worker, input_.num_tokens, 1, [&](int64_t token, int64_t) {
         const int32_t id = input_.token_ids[token];
         float* row = residual_ + token * table.columns;
         dequantize_panel_row(table.format, table.panel(id / kPanelRows), id % kPanelRows, table.columns, row);
         if (scale != 1.0f) std::transform(row, row + table.columns, row, [&](float x) { return x * scale; });
+        if (ends.positions.rows > 0) add_row(ends.positions, positions_[token], own, row);
+        if (ends.token_types.rows > 0) add_row(ends.token_types, 0, own, row);
+        if (ends.embedding_norm.weight) normalise(row, ends.embedding_norm, row);
         rotary_angles(token);
     });
 }
@@ -80,17 +90,49 @@ const float* Runtime::Impl::kept(int64_t row) const {
     return residual_ + place * model_->config().hidden_size;
 }
 
-void Runtime::Impl::add_states(int worker) {
+void Runtime::Impl::sum_states(int worker, const StateSum& rows, double* sum) {
     const int64_t hidden_size = model_->config().hidden_size;
+    const float* residual = kept(rows.first_row);  // the rows after it follow there, too
+    for (int64_t r = 0; r < rows.num_rows; ++r) {
+        const float* state = normalised(worker, residual + r * hidden_size, model_->ends().output_norm);
+        for (int64_t d = 0; d < hidden_size; ++d) sum[d] += static_cast<double>(state[d]);
+    }
+}
+
+void Runtime::Impl::add_states(int worker) {
+    if (model_->ends().has_projection()) return add_projected_states(worker);
     pool_.share(worker, input_.num_state_sums, 1, [&](int64_t index, int64_t) {
-        const StateSum& target = input_.state_sums[index];
-        const float* residual = kept(target.first_row);  // the rows after it follow there, too
-        for (int64_t r = 0; r < target.num_rows; ++r) {
-            const float* state = normalised(worker, residual + r * hidden_size, model_->output_norm());
-            for (int64_t d = 0; d < hidden_size; ++d) target.sum[d] += static_cast<double>(state[d]);
-        }
+        sum_states(worker, input_.state_sums[index], input_.state_sums[index].sum);
     });
     timers_.lap(worker, Operator::kAddStates);
+}
+
+void Runtime::Impl::add_projected_states(int worker) {
+    const int64_t num_sums = input_.num_state_sums, hidden_size = model_->config().hidden_size;
+    const auto& [first, second] = model_->ends().projection;
+    double* sum = worker_sums_ + worker * hidden_size;
+    pool_.share(worker, num_sums, 1, [&](int64_t index, int64_t) {
+        std::fill_n(sum, hidden_size, 0.0);
+        sum_states(worker, input_.state_sums[index], sum);
+        std::transform(sum, sum + hidden_size, pooled_ + index * hidden_size,
+                       [](double value) { return static_cast<float>(value); });
+    });
+    quantise(worker, num_sums, hidden_size, {&first}, [&](int64_t row) { return pooled_ + row * hidden_size; });
+    multiply(worker, {&first}, num_sums,
+             [&](const Matrix& matrix, int64_t row, int64_t rows, int64_t token, int64_t num_tokens, const float* out) {
+                 for (int64_t t = 0; t < num_tokens; ++t) {
+                     std::copy_n(out + t * kPanelRows, rows, projected_ + (token + t) * matrix.rows + row);
+                 }
+             });
+    quantise(worker, num_sums, second.columns, {&second}, [&](int64_t row) { return projected_ + row * first.rows; });
+    multiply(worker, {&second}, num_sums,
+             [&](const Matrix&, int64_t row, int64_t rows, int64_t token, int64_t num_tokens, const float* out) {
+                 for (int64_t t = 0; t < num_tokens; ++t) {
+                     double* target = input_.state_sums[token + t].sum + row;
+                     for (int64_t r = 0; r < rows; ++r) target[r] += static_cast<double>(out[t * kPanelRows + r]);
+                 }
+             });
+    timers_.lap(worker, Operator::kAddStates, [&] { return product_work({&first, &second}, num_sums); });
 }
 
 void Runtime::Impl::finish_logits(float* logits, int64_t count) const {
@@ -103,13 +145,13 @@ void Runtime::Impl::finish_logits(float* logits, int64_t count) const {
 
 void Runtime::Impl::logits_and_samples(int worker) {
     const ModelConfig& config = model_->config();
-    const Matrix& output = model_->output();
+    const Matrix& output = model_->ends().output;
     float* vocab_scratch = worker_vocab_ + static_cast<int64_t>(worker) * config.vocab_size;
     for (int64_t first = 0; first < input_.num_logit_rows; first += max_logit_rows_) {
         const int64_t num_rows = std::min(max_logit_rows_, input_.num_logit_rows - first);
         float* logits = input_.logits ? input_.logits + first * config.vocab_size : logits_;
         quantise(worker, num_rows, config.hidden_size, {&output}, [&](int64_t row) {
-            return normalised(worker, kept(input_.logit_rows[first + row]), model_->output_norm());
+            return normalised(worker, kept(input_.logit_rows[first + row]), model_->ends().output_norm);
         });
         multiply(worker, {&output}, num_rows,
                  [&](const Matrix&, int64_t row, int64_t rows, int64_t token, int64_t num_tokens, float* out) {

@@ -33,8 +33,9 @@ KvPool::KvPool(const ModelConfig& config, KvType type, int64_t num_blocks)
       head_dim_(config.head_dim),
       num_blocks_(num_blocks),
       head_bytes_(head_bytes_of(type, config.head_dim)),
-      layer_bytes_(static_cast<size_t>(config.num_kv_heads) * head_bytes_),
-      block_bytes_(static_cast<size_t>(config.num_layers) * layer_bytes_),
+      layer_bytes_(config.causal ? static_cast<size_t>(config.num_kv_heads) * head_bytes_ : 0),
+      block_bytes_(static_cast<size_t>(config.num_kv_heads) * head_bytes_ +
+                   static_cast<size_t>(config.num_layers - 1) * layer_bytes_),
       layout_(layout_of(config, type)),
       buffer_(static_cast<size_t>(num_blocks) * block_bytes_, "the KV blocks") {}
 

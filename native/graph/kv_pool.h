@@ -9,7 +9,8 @@
 
 namespace treadle {
 
-// Block after block, inside a block layer after layer, inside a layer head after head, keys then values.
+// Block after block, inside a block layer after layer, inside a layer head after head, keys then values. An encoder
+// needs them no longer than a layer takes, so all its layers write to the same place.
 class KvPool {
  public:
     // Throws UsageError if the type does not suit the model's heads.
@@ -50,7 +51,9 @@ class KvPool {
     KvType type_;
     int32_t head_dim_;
     int64_t num_blocks_;
-    size_t head_bytes_, layer_bytes_, block_bytes_;
+    size_t head_bytes_;
+    size_t layer_bytes_;  // from one layer to the next
+    size_t block_bytes_;
     std::string layout_;
     PageBuffer buffer_;
 };

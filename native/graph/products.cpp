@@ -1,6 +1,25 @@
 #include "products.h"
 
 namespace treadle {
+namespace {
+
+// out = x less its mean, whose sum runs in 16 lanes as that of rms_norm does.
+void centre(const float* x, int64_t count, float* out) {
+    constexpr int kLanes = 16;
+    float lanes[kLanes] = {};
+    int64_t i = 0;
+    for (; i + kLanes <= count; i += kLanes) {
+        for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += x[i + lane];
+    }
+    for (int lane = 0; i < count; ++i, ++lane) lanes[lane] += x[i];
+    for (int half = kLanes / 2; half > 0; half /= 2) {
+        for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+    }
+    const float mean = lanes[0] / static_cast<float>(count);
+    for (i = 0; i < count; ++i) out[i] = x[i] - mean;
+}
+
+}  // namespace
 
 int64_t Runtime::Impl::panel_chunk(int64_t num_panels) const {
     return std::clamp<int64_t>(num_panels / (16 * pool_.num_threads()), 1, 8);
@@ -61,8 +80,27 @@ const float* Runtime::Impl::normalised(int worker, const float* row, const float
     if (norm == nullptr) return row;
     const ModelConfig& config = model_->config();
     float* scratch = worker_rows_ + static_cast<int64_t>(worker) * config.hidden_size;
-    model_->kernels().rms_norm(row, norm, config.hidden_size, config.norm_epsilon, scratch);
+    normalise(row, {norm, nullptr}, scratch);
     return scratch;
+}
+
+void Runtime::Impl::normalise(const float* row, const Norm& norm, float* out) const {
+    const ModelConfig& config = model_->config();
+    if (config.centres_norms) {
+        centre(row, config.hidden_size, out);
+        row = out;
+    }
+    model_->kernels().rms_norm(row, norm.weight, config.hidden_size, config.norm_epsilon, out);
+    for (int32_t d = 0; norm.bias && d < config.hidden_size; ++d) out[d] += norm.bias[d];
+}
+
+void Runtime::Impl::normalise_residual(int worker, const Norm& norm) {
+    const int64_t hidden_size = model_->config().hidden_size;
+    pool_.share(worker, num_rows_, 1, [&](int64_t row, int64_t) {
+        float* values = residual_ + row * hidden_size;
+        normalise(values, norm, values);
+    });
+    timers_.lap(worker, Operator::kNormQuantise);
 }
 
 }  // namespace treadle

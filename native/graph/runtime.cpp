@@ -29,13 +29,14 @@ Runtime::Impl::Impl(std::shared_ptr<const Model> model, std::vector<int> cpus, i
       kv_(model_->config(), kv_type, num_blocks),
       max_batch_tokens_(max_batch_tokens),
       max_logit_rows_(std::min(max_batch_tokens, kMaxLogitRows)),
-      attention_(*model_, kv_),
+      attention_(*model_, kv_, block_rows_),
       dispatch_(model_->config(), max_batch_tokens) {
     positions_.reserve(static_cast<size_t>(max_batch_tokens));
     sequences_.reserve(static_cast<size_t>(max_batch_tokens));
     summed_rows_.reserve(static_cast<size_t>(max_batch_tokens));
     kept_rows_.reserve(static_cast<size_t>(max_batch_tokens));
     attention_.reserve(max_batch_tokens);
+    block_rows_.reserve(max_batch_tokens, model_->config().causal ? 0 : num_blocks);
     adapted_.reserve(max_batch_tokens);
     carve_scratch();
 }
@@ -45,8 +46,11 @@ void Runtime::Impl::carve_scratch() {
     const auto tokens = static_cast<size_t>(max_batch_tokens_);
     const auto workers = static_cast<size_t>(pool_.num_threads());
     copy_offsets_.resize(workers);
-    const int64_t widest = std::max({config.hidden_size, config.query_size(), config.feed_forward_size,
-                                     config.experts.feed_forward_size, config.experts.shared_feed_forward_size});
+    const int64_t widest = std::max<int64_t>({config.hidden_size, config.query_size(), config.feed_forward_size,
+                                              config.experts.feed_forward_size, config.experts.shared_feed_forward_size,
+                                              model_->ends().projection[0].rows});
+    const auto& projection = model_->ends().projection;
+    const auto logit_size = static_cast<size_t>(config.causal ? config.vocab_size : 0);
     const int64_t max_pairs = dispatch_.max_pairs();
     const int64_t max_values =
         std::max({max_batch_tokens_ * widest, max_pairs * config.hidden_size, dispatch_.max_gated()});
@@ -69,9 +73,12 @@ void Runtime::Impl::carve_scratch() {
         expert_out_ = carver.take<float>(static_cast<size_t>(max_pairs * config.hidden_size));
         cos_ = carver.take<float>(tokens * config.rope_pairs());
         sin_ = carver.take<float>(tokens * config.rope_pairs());
-        logits_ = carver.take<float>(static_cast<size_t>(max_logit_rows_) * config.vocab_size);
+        pooled_ = carver.take<float>(projection[0].rows > 0 ? tokens * config.hidden_size : 0);
+        projected_ = carver.take<float>(tokens * static_cast<size_t>(projection[0].rows));
+        worker_sums_ = carver.take<double>(projection[0].rows > 0 ? workers * config.hidden_size : 0);
+        logits_ = carver.take<float>(static_cast<size_t>(max_logit_rows_) * logit_size);
         worker_rows_ = carver.take<float>(workers * config.hidden_size);
-        worker_vocab_ = carver.take<float>(workers * config.vocab_size);
+        worker_vocab_ = carver.take<float>(workers * logit_size);
         return carver.used();
     };
     const size_t needed = carve(nullptr);
@@ -92,16 +99,21 @@ void Runtime::Impl::set_sitting_out(bool on) {
 }
 
 void Runtime::Impl::check_sequences(const StepInput& input) const {
-    int64_t total = 0;
+    int64_t total = 0, num_blocks = 0;
     for (int64_t s = 0; s < input.num_sequences; ++s) {
         expect_in_range("query_lens entry", s, input.query_lens[s], 1, max_batch_tokens_);
-        expect_in_range("start_positions entry", s, input.start_positions[s], 0, model_->config().context_length - 1);
+        const bool is_whole = !model_->config().causal;
+        expect_in_range("start_positions entry", s, input.start_positions[s], 0,
+                        is_whole ? 0 : model_->config().context_length - 1);
         const int64_t end = static_cast<int64_t>(input.start_positions[s]) + input.query_lens[s];
         if (end > model_->config().context_length) {
             throw UsageError("step: sequence " + std::to_string(s) + " reaches position " + std::to_string(end) +
                              ", the model's context has " + std::to_string(model_->config().context_length));
         }
-        const int64_t blocks = (end + kKvBlockTokens - 1) / kKvBlockTokens;
+        total += input.query_lens[s];
+        const int64_t blocks = BlockRows::blocks_for(end);
+        num_blocks += blocks;
+        if (is_whole) continue;
         if (blocks > input.table_width) {
             throw UsageError("step: sequence " + std::to_string(s) + " needs " + std::to_string(blocks) +
                              " KV blocks, its block table has " + std::to_string(input.table_width) + " entries");
@@ -110,7 +122,10 @@ void Runtime::Impl::check_sequences(const StepInput& input) const {
             expect_in_range("block_tables entry", s * input.table_width + b,
                             input.block_tables[s * input.table_width + b], 0, kv_.num_blocks() - 1);
         }
-        total += input.query_lens[s];
+    }
+    if (!model_->config().causal && num_blocks > kv_.num_blocks()) {
+        throw UsageError("step: the texts need " + std::to_string(num_blocks) + " KV blocks, there are " +
+                         std::to_string(kv_.num_blocks()));
     }
     if (total != input.num_tokens) {
         throw UsageError("step: query_lens add up to " + std::to_string(total) + ", token_ids has " +
@@ -119,6 +134,7 @@ void Runtime::Impl::check_sequences(const StepInput& input) const {
 }
 
 void Runtime::Impl::check_logit_rows(const StepInput& input) const {
+    if (input.num_logit_rows > 0 && !model_->config().causal) throw UsageError("step: an encoder has no logits");
     for (int64_t i = 0; i < input.num_logit_rows; ++i) {
         const int64_t lowest = i == 0 ? 0 : input.logit_rows[i - 1] + int64_t{1};  // ascending, each once
         expect_in_range("logit_rows entry", i, input.logit_rows[i], lowest, input.num_tokens - 1);
@@ -151,6 +167,7 @@ void Runtime::Impl::check(const StepInput& input) const {
     check_sequences(input);
     check_logit_rows(input);
     check_state_sums(input);
+    if (input.adapters != nullptr && !model_->config().causal) throw UsageError("step: an encoder takes no adapters");
     for (int64_t s = 0; input.adapters != nullptr && s < input.num_sequences; ++s) {
         if (input.adapters[s] != nullptr && &input.adapters[s]->model() != model_.get()) {
             throw UsageError("step: the adapter of sequence " + std::to_string(s) + " was loaded for another model");
@@ -190,6 +207,11 @@ void Runtime::Impl::step(const StepInput& input, SampleResult* results) {
     list_tokens();
     list_kept_rows();
     adapted_.list(input_);
+    if (model_->config().causal) {
+        block_rows_.follow(input);
+    } else {
+        block_rows_.assign(input);
+    }
     attention_.plan(input, pool_.num_threads());
     pool_.run([this](int worker) { forward(worker); });
     timers_.end_step();

@@ -8,6 +8,7 @@
 #include "activations.h"
 #include "adapted_rows.h"
 #include "attention.h"
+#include "block_rows.h"
 #include "expert_dispatch.h"
 #include "step_timers.h"
 #include "treadle/runtime.h"
@@ -48,8 +49,12 @@ class Runtime::Impl {
     void keep_rows(int worker);
     void attention_output(int worker, const LayerWeights& layer);
     void feed_forward_block(int worker, const LayerWeights& layer);
+    void multiply_gated(int worker, const LayerWeights& layer);
+    void multiply_ungated(int worker, const LayerWeights& layer);
     void experts_block(int worker, const LayerWeights& layer);
     void add_states(int worker);
+    void add_projected_states(int worker);
+    void sum_states(int worker, const StateSum& rows, double* sum);
     void logits_and_samples(int worker);
 
     // Quantises the inputs of the consumers, one row per token: row(index, worker scratch) returns the row. With few
@@ -61,6 +66,8 @@ class Runtime::Impl {
     void quantise_row(const ActTile& tile, int32_t token, const float* values, int64_t num_columns,
                       std::initializer_list<const Matrix*> consumers) const;
     const float* normalised(int worker, const float* row, const float* norm);
+    void normalise(const float* row, const Norm& norm, float* out) const;
+    void normalise_residual(int worker, const Norm& norm);
     const Activations& activations(int worker, int64_t num_rows) const;
     const float* kept(int64_t row) const;
     void finish_logits(float* logits, int64_t count) const;
@@ -123,8 +130,9 @@ class Runtime::Impl {
     SampleResult* results_ = nullptr;
     int64_t num_rows_ = 0;  // rows of residual_ that still matter: all tokens, in the end the kept rows
     std::vector<int32_t> positions_, sequences_;  // of each token
-    std::vector<int32_t> summed_rows_;            // token rows of the state sums
-    std::vector<int32_t> kept_rows_;              // token rows whose logits or states are wanted, ascending
+    BlockRows block_rows_;
+    std::vector<int32_t> summed_rows_;  // token rows of the state sums
+    std::vector<int32_t> kept_rows_;    // token rows whose logits or states are wanted, ascending
 
     std::vector<int64_t> copy_offsets_;  // of each worker in this step, see Model::copy_offset
 
@@ -146,6 +154,9 @@ class Runtime::Impl {
     float* expert_out_ = nullptr;    // [pairs][hidden_size]
     float* cos_ = nullptr;           // [tokens][pairs of all rope tables]
     float* sin_ = nullptr;           // the same
+    float* pooled_ = nullptr;        // [tokens][hidden_size], sums of states; null without a projection
+    float* projected_ = nullptr;     // [tokens][rows of its first matrix]; the same
+    double* worker_sums_ = nullptr;  // [workers][hidden_size]; the same
     float* logits_ = nullptr;        // [max_logit_rows][vocab_size]
     float* worker_rows_ = nullptr;   // [workers][hidden_size]
     float* worker_vocab_ = nullptr;  // [workers][vocab_size]

@@ -99,6 +99,18 @@ void TensorPlan::vector(const std::string& name, int64_t count, const float** ta
     place(tensor, 0, count, target);
 }
 
+void TensorPlan::fused_vector(const std::string& name, std::initializer_list<VectorPart> parts) {
+    const GgufTensor& tensor = require(name);
+    int64_t first = 0;
+    for (const VectorPart& part : parts) first += part.count;
+    expect_shape(tensor, {static_cast<uint64_t>(first)});
+    first = 0;
+    for (const VectorPart& part : parts) {
+        place(tensor, first, part.count, part.target);
+        first += part.count;
+    }
+}
+
 void TensorPlan::stacked_vectors(const std::string& name, int64_t count, std::span<const float** const> targets) {
     const GgufTensor& tensor = require(name);
     expect_shape(tensor, {static_cast<uint64_t>(count), targets.size()});

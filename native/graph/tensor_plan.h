@@ -44,6 +44,12 @@ class TensorPlan {
     void fused_matrix(const std::string& name, int64_t columns, const std::vector<Part>& parts,
                       std::optional<uint32_t> format = {});
     void vector(const std::string& name, int64_t count, const float** target);
+    // One vector after the other in one tensor.
+    struct VectorPart {
+        int64_t count;
+        const float** target;
+    };
+    void fused_vector(const std::string& name, std::initializer_list<VectorPart> parts);
     // One matrix, or vector, after the other in a tensor of one more dimension: those of all experts.
     void stacked_matrices(const std::string& name, int64_t rows, int64_t columns, std::span<Matrix* const> targets);
     void stacked_vectors(const std::string& name, int64_t count, std::span<const float** const> targets);

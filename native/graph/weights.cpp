@@ -33,13 +33,12 @@ class WeightLoader {
         check_copies();
         model_.weights_ = read_tensors(file_, plan_, options_, "the weights of " + printable(file_.path()));
         assign_copies();
-        if (!plan_.has(kOutput)) model_.output_ = model_.token_embedding_;
+        if (model_.config_.causal && model_.ends_.output.rows == 0) model_.ends_.output = model_.ends_.token_embedding;
         number_matrices();
     }
 
  private:
     static constexpr int kMaxCpus = 1 << 16;
-    static constexpr const char* kOutput = "output.weight";  // absent where the embedding serves for it, too
 
     void plan() {
         ModelConfig& config = model_.config_;
@@ -50,9 +49,8 @@ class WeightLoader {
         }
         config.vocab_size = static_cast<int32_t>(embedding.shape[1]);
         check_vocabulary();
-        plan_.matrix("token_embd.weight", config.vocab_size, config.hidden_size, model_.token_embedding_);
-        plan_.vector("output_norm.weight", config.hidden_size, &model_.output_norm_);
-        if (plan_.has(kOutput)) plan_.matrix(kOutput, config.vocab_size, config.hidden_size, model_.output_);
+        plan_.matrix("token_embd.weight", config.vocab_size, config.hidden_size, model_.ends_.token_embedding);
+        family_.plan_ends(plan_, config, model_.ends_);
         for (const char* name : {kRopeFactors, kLongRopeFactors, kShortRopeFactors}) plan_.mark_used(name);
         model_.layers_.resize(static_cast<size_t>(config.num_layers));
         for (int32_t i = 0; i < config.num_layers; ++i) {
@@ -140,7 +138,7 @@ void Model::check(const GgufFile& file) {
 }
 
 uint64_t Model::decode_bytes() const {
-    uint64_t total = output_.num_bytes();
+    uint64_t total = ends_.output.num_bytes();
     const auto used = static_cast<size_t>(config_.experts.used);
     for (const LayerWeights& layer : layers_) {
         for (const Matrix* matrix :

@@ -94,6 +94,10 @@ class Model:
     def hidden_size(self) -> int: ...
 
     @property
+    def state_size(self) -> int:
+        """Numbers of a state that leaves the model."""
+
+    @property
     def vocab_size(self) -> int: ...
 
     @property
@@ -194,7 +198,7 @@ class Runtime:
 
     def step(self, token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], query_lens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], start_positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], block_tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], logit_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], samplers: Sequence[Sampler], return_logits: bool = False, state_sums: Sequence[tuple[int, int, Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')]]] = [], adapters: Sequence[Adapter] = []) -> StepOutput:
         """
-        Run one step with the GIL released; see StepInput in runtime.h. `state_sums` are of first row, number of rows and the float64 array of hidden_size to which their states are added. `adapters` has one entry for each sequence, None for the model as it is, or none at all.
+        Run one step with the GIL released; see StepInput in runtime.h. `state_sums` are of first row, number of rows and the float64 array of state_size to which their states are added. `adapters` has one entry for each sequence, None for the model as it is, or none at all.
         """
 
     def read_kv_block(self, block_id: int, out: NDArray[numpy.uint8] | bytearray | memoryview) -> None:

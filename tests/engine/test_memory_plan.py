@@ -145,3 +145,13 @@ def test_refuses_a_kv_type_that_does_not_suit_the_heads() -> None:
         plan(kv_type="q8_0")
     with pytest.raises(UsageError, match="kv_type: expected one of f16, q8_0, found 'q4_0'"):
         plan(kv_type="q4_0")
+
+
+def test_an_encoder_takes_no_kv_blocks_and_its_context_as_scratch_memory() -> None:
+    encoder = replace(NEEDS, is_encoder=True, kv_bytes_per_token=0, context_length=2048)
+    plans = [plan(context=context, needs=encoder) for context in (None, 512, 64)]
+    assert [(each.context, each.kv_bytes) for each in plans] == [(2048, 0), (512, 0), (64, 0)]
+    assert plans[0].scratch_bytes > plans[1].scratch_bytes == plans[2].scratch_bytes
+    assert plans[0].num_blocks == 2048 // 32 + 16
+    with pytest.raises(CapacityError, match="tiny needs .* MB to load and this process may use 200 MB"):
+        plan(200 * MB, needs=encoder)

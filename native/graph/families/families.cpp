@@ -5,11 +5,17 @@
 namespace treadle {
 
 std::span<const Family* const> families() {
-    static constexpr const Family* kFamilies[] = {&kErnie45,  &kExaone,   &kExaone4, &kGemma,     &kGemma2, &kGemma3,
-                                                  &kGlm4,     &kGptOss,   &kGranite, &kInternLm2, &kLlama,  &kMiniCpm,
-                                                  &kMistral3, &kOlmo2,    &kOlmoe,   &kPhi3,      &kQwen2,  &kQwen2Moe,
-                                                  &kQwen3,    &kQwen3Moe, &kSeedOss, &kSmolLm3};
+    static constexpr const Family* kFamilies[] = {
+        &kBert,   &kErnie45, &kExaone,    &kExaone4,  &kGemma,   &kGemma2,   &kGemma3,     &kGemmaEmbedding, &kGlm4,
+        &kGptOss, &kGranite, &kInternLm2, &kLlama,    &kMiniCpm, &kMistral3, &kModernBert, &kNomicBert,      &kOlmo2,
+        &kOlmoe,  &kPhi3,    &kQwen2,     &kQwen2Moe, &kQwen3,   &kQwen3Moe, &kSeedOss,    &kSmolLm3};
     return kFamilies;
+}
+
+void plan_decoder_ends(TensorPlan& plan, const ModelConfig& config, ModelEnds& ends) {
+    constexpr const char* kOutput = "output.weight";  // absent where the embedding serves for it, too
+    plan.vector("output_norm.weight", config.hidden_size, &ends.output_norm);
+    if (plan.has(kOutput)) plan.matrix(kOutput, config.vocab_size, config.hidden_size, ends.output);
 }
 
 void plan_attention(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer) {

@@ -11,6 +11,9 @@
 
 namespace treadle {
 
+// Norm and matrix of logits behind the layers of a decoder.
+void plan_decoder_ends(TensorPlan& plan, const ModelConfig& config, ModelEnds& ends);
+
 struct Family {
     const char* architecture;  // general.architecture of its files
 
@@ -20,10 +23,14 @@ struct Family {
 
     // Asks the plan for every tensor of a layer; prefix is "blk.N.". Throws ModelFileError.
     void (*plan_layer)(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer);
+
+    // The same for what is before and behind the layers, but for the token embedding.
+    void (*plan_ends)(TensorPlan& plan, const ModelConfig& config, ModelEnds& ends) = plan_decoder_ends;
 };
 
-extern const Family kErnie45, kExaone, kExaone4, kGemma, kGemma2, kGemma3, kGlm4, kGptOss, kGranite, kInternLm2, kLlama,
-    kMiniCpm, kMistral3, kOlmo2, kOlmoe, kPhi3, kQwen2, kQwen2Moe, kQwen3, kQwen3Moe, kSeedOss, kSmolLm3;
+extern const Family kBert, kErnie45, kExaone, kExaone4, kGemma, kGemma2, kGemma3, kGemmaEmbedding, kGlm4, kGptOss,
+    kGranite, kInternLm2, kLlama, kMiniCpm, kMistral3, kModernBert, kNomicBert, kOlmo2, kOlmoe, kPhi3, kQwen2,
+    kQwen2Moe, kQwen3, kQwen3Moe, kSeedOss, kSmolLm3;
 std::span<const Family* const> families();
 
 // The parts that most layers have.
@@ -43,6 +50,18 @@ void plan_fused_feed_forward(TensorPlan& plan, const ModelConfig& config, const 
                              LayerWeights& layer);
 // Norm, gate, up and down.
 void plan_feed_forward(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer);
+
+// What encoders have in common: layer norms, GELU, sight of all tokens.
+void read_encoder(const ConfigReader& reader, ModelConfig& config);
+// Weight, and bias where the file has one.
+void plan_norm(TensorPlan& plan, const ModelConfig& config, const std::string& name, Norm& norm);
+// Query, key and value, in one tensor or in three, and output, with the biases that the file has.
+void plan_encoder_attention(TensorPlan& plan, const ModelConfig& config, const std::string& prefix,
+                            LayerWeights& layer);
+// Norms of the residual after attention and after the feed-forward.
+void plan_residual_norms(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer);
+// Where the file has them.
+void plan_token_types(TensorPlan& plan, const ModelConfig& config, ModelEnds& ends);
 
 // plan_attention and plan_feed_forward.
 void plan_llama_layer(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer);

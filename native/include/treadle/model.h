@@ -1,4 +1,5 @@
-// A model in memory: hyperparameters, packed weights, and how a decoder-only transformer uses them.
+// A model in memory: hyperparameters, packed weights, and how a transformer uses them: a decoder, which continues text,
+// or an encoder, which turns a whole text into states.
 //
 // What an architecture has of its own is data here, written once by its family (graph/families): the forward pass asks
 // for a norm that is null or a scale that is one, never for a name.
@@ -36,8 +37,10 @@ constexpr int32_t kNoRope = -1;
 
 // What layers of one model may differ in.
 struct LayerConfig {
-    int32_t rope = 0;    // index of the table, kNoRope for a layer without positions
-    int32_t window = 0;  // positions a token sees, itself included; 0: all before it
+    int32_t rope = 0;  // index of the table, kNoRope for a layer without positions
+    // Positions a token of a decoder sees, itself included; one of an encoder sees half as many on each side of it.
+    // 0: all there are.
+    int32_t window = 0;
 };
 
 // Of a mixture of experts; count is 0 without one.
@@ -69,6 +72,8 @@ struct ModelConfig {
     int32_t temperature_length = 0;  // 0: they do not
     float temperature_scale = 0.0f;
     SoftCap logit_cap = {};
+    bool causal = true;  // false for an encoder: tokens see those behind them, too, and nothing is kept between steps
+    bool centres_norms = false;  // norms take away the mean first (Ba et al. 2016)
     Activation activation = Activation::kSilu;
     bool norms_projections = false;  // query and key norms span all heads together
     RopePairing rope_pairing = RopePairing::kAdjacent;
@@ -103,6 +108,13 @@ struct Matrix {
     size_t num_bytes() const { return static_cast<size_t>(num_panels() * panel_bytes); }
 };
 
+// Weight and bias of a norm; null where the model has none.
+struct Norm {
+    const float* weight = nullptr;
+    const float* bias = nullptr;
+};
+
+// Without a gate (no rows), what `up` gives is activated itself.
 struct FeedForward {
     Matrix gate, up, down;
     const float* gate_bias = nullptr;  // biases are null where the model has none
@@ -130,10 +142,25 @@ struct LayerWeights {
     const float* value_bias = nullptr;
     const float* attention_output_bias = nullptr;
     const float* post_attention_norm = nullptr;  // of what goes back into the residual
+    Norm residual_attention_norm;                // of the residual itself after that
     const float* feed_forward_norm = nullptr;
     FeedForward feed_forward;  // empty where there is a mixture
     Mixture mixture;           // without experts in a dense layer
     const float* post_feed_forward_norm = nullptr;
+    Norm residual_feed_forward_norm;
+};
+
+// What is before and behind the layers. Nothing but the token embedding is in every model.
+struct ModelEnds {
+    Matrix token_embedding;
+    Matrix positions;    // [context_length][hidden_size], added to the embedding
+    Matrix token_types;  // [kinds of text][hidden_size], of which the first is added
+    Norm embedding_norm;
+    const float* output_norm = nullptr;
+    Matrix output;                     // of logits; the embedding again where the file ties them
+    std::array<Matrix, 2> projection;  // of sums of states, one after the other; both or none
+
+    bool has_projection() const { return projection[0].rows > 0; }
 };
 
 // The matrices of a layer that adapters may change, in the order of their ids.
@@ -178,11 +205,12 @@ class Model {
 
     const ModelConfig& config() const { return config_; }
     const KernelTable& kernels() const { return *kernels_; }
-    const Matrix& token_embedding() const { return token_embedding_; }
-    const Matrix& output() const { return output_; }  // the embedding again where the file ties them
-    const float* output_norm() const { return output_norm_; }
+    const ModelEnds& ends() const { return ends_; }
     const std::vector<LayerWeights>& layers() const { return layers_; }
     const std::vector<AdaptableTensor>& adaptable_tensors() const { return adaptable_tensors_; }
+
+    // Numbers of a state that leaves the model.
+    int64_t state_size() const { return ends_.has_projection() ? ends_.projection[1].rows : config_.hidden_size; }
 
     // Some layer normalises what it adds to the residual.
     bool has_post_norms() const;
@@ -207,8 +235,7 @@ class Model {
     PageBuffer weights_;  // copy after copy
     int64_t copy_bytes_ = 0;
     std::vector<int32_t> copy_of_cpu_;
-    Matrix token_embedding_, output_;
-    const float* output_norm_ = nullptr;
+    ModelEnds ends_;
     std::vector<LayerWeights> layers_;
     std::vector<AdaptableTensor> adaptable_tensors_;
 };

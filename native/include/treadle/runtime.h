@@ -13,11 +13,12 @@
 
 namespace treadle {
 
-// Rows of one sequence whose states are wanted: what logits are made of, the last layer's output after its norm.
+// Rows of one sequence whose states are wanted: what logits are made of, the last layer's output after its norm. Where
+// the model has a projection, the sum of the rows goes through it.
 struct StateSum {
     int64_t first_row = 0;  // token row of the step
     int64_t num_rows = 0;
-    double* sum = nullptr;  // [hidden_size], the states of the rows are added to it in their order
+    double* sum = nullptr;  // [Model::state_size()], the states of the rows are added to it in their order
 };
 
 // What to compute in one step. Tokens stand sequence after sequence; a sequence's tokens have consecutive positions.

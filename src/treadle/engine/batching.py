@@ -6,7 +6,7 @@ Leaves to others: keeping to it (the scheduler).
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from treadle.engine.memory_plan import MAX_BATCH_TOKENS, MAX_NUM_REQUESTS
 from treadle.errors import UsageError
@@ -14,6 +14,7 @@ from treadle.errors import UsageError
 __all__ = ["DEFAULT_SLOWDOWN", "Batching", "check_slowdown"]
 
 DEFAULT_SLOWDOWN = 2.5
+_NUM_TEXTS = 128  # of four tokens and more fill a step
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,10 @@ class Batching:
                 f"each may need one), found {self.max_num_requests!r:.40}"
             )
         check_slowdown(self.slowdown)
+
+    def for_texts(self) -> Batching:
+        """Return how the texts of an encoder share steps: nothing of them is kept, so they may fill one."""
+        return replace(self, max_num_requests=max(self.max_num_requests, _NUM_TEXTS))
 
 
 def check_slowdown(slowdown: float | None) -> None:

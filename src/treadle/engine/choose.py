@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from treadle.engine.embedding import RANKING
 from treadle.engine.llamacpp.library import INSTALL_HINT, find_library
 from treadle.engine.runner import NativeRunner
 from treadle.errors import UnsupportedModelError, UsageError
@@ -46,8 +47,8 @@ def choose_engine(file: ModelFile, wanted: str = "") -> EngineChoice:
     if wanted == "llamacpp":
         return EngineChoice("llamacpp", "engine: llama.cpp, as asked for")
     try:
-        if file.is_encoder:
-            raise UnsupportedModelError(f"architecture {file.architecture!r:.40} reads texts in both directions")
+        if file.metadata.get(f"{file.architecture}.pooling_type") == RANKING:
+            raise UnsupportedModelError("a model that rates pairs of texts does not run on this core")
         NativeRunner.check(file)
         check_tokenizer(file.metadata)
     except UnsupportedModelError as error:

@@ -18,12 +18,20 @@ from treadle.engine.plan import Chunk, Sample
 from treadle.engine.request import Request, TokenEvent
 from treadle.errors import ModelFileError, UsageError
 
-__all__ = ["Embedding", "EmbeddingOptions", "EmbeddingRequest", "Pooling", "answers_refused", "default_pooling"]
+__all__ = [
+    "RANKING",
+    "Embedding",
+    "EmbeddingOptions",
+    "EmbeddingRequest",
+    "Pooling",
+    "answers_refused",
+    "default_pooling",
+]
 
 Pooling = Literal["mean", "cls", "last"]
 
 # The key `<architecture>.pooling_type` of GGUF: 0 none, 1 mean, 2 the first token, 3 the last token, 4 a ranking head.
-_GGUF_FIRST, _GGUF_LAST = 2, 3
+_GGUF_FIRST, _GGUF_LAST, RANKING = 2, 3, 4
 
 
 def default_pooling(metadata: Mapping[str, Any], architecture: str, *, is_encoder: bool = False) -> Pooling:
@@ -119,7 +127,8 @@ class EmbeddingRequest(Request):
     def chunk(self, num_tokens: int) -> Chunk:
         """Return the next tokens to compute."""
         end = self.num_computed + num_tokens
-        return Chunk(self, self.num_computed, num_tokens, False, max(0, end - max(self.next_state, self.num_computed)))
+        num_states = max(0, end - max(self.next_state, self.num_computed))
+        return Chunk(self, self.num_computed, num_tokens, False, 1 if self.pooling == "cls" else num_states)
 
     def accept(self, sample: Sample | None) -> TokenEvent | None:
         """Take note of the states that were added; the last one ends the request."""

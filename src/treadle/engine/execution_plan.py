@@ -72,13 +72,21 @@ class ExecutionPlan:
             Choice("memory nodes", f"{placement.policy} {nodes}".rstrip(), placement.reason),
             Choice("memory", f"{memory.available_bytes / 1e6:,.0f} MB", memory.available_reason),
             Choice("context", f"{memory.context} tokens", memory.reason),
+            *self._kv_choices(),
+            Choice("huge pages", _switch(self.huge_pages), self.reasons["huge_pages"]),
+            Choice("locked in RAM", _switch(self.locks_memory), self.reasons["mlock"]),
+            Choice("adapting", _switch(self.adapts), self.reasons["adapt"]),
+        ]
+
+    def _kv_choices(self) -> list[Choice]:
+        memory = self.memory
+        if memory.kv_bytes == 0:
+            return [Choice("KV cache", "none", "the model keeps nothing of a text")]
+        return [
             Choice(
                 "KV cache", f"{memory.kv_bytes / 1e6:,.0f} MB", f"{memory.num_blocks} blocks, taken when first used"
             ),
             Choice("KV type", memory.kv_type, self.reasons["kv_type"]),
-            Choice("huge pages", _switch(self.huge_pages), self.reasons["huge_pages"]),
-            Choice("locked in RAM", _switch(self.locks_memory), self.reasons["mlock"]),
-            Choice("adapting", _switch(self.adapts), self.reasons["adapt"]),
         ]
 
     def as_dict(self) -> dict[str, Any]:

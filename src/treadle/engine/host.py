@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from treadle.engine.block_store import TieredStore
     from treadle.engine.form import AnswerForm
     from treadle.engine.guide import Constraint
-    from treadle.engine.load import LoadedModel
+    from treadle.engine.load import LoadedModel, LoadReport
     from treadle.engine.plan import ModelRunner
 
 __all__ = ["ModelHost"]
@@ -64,7 +64,7 @@ class ModelHost:
         self.tokenizer = loaded.tokenizer
         self.grammars = Grammars(loaded.tokenizer)
         self.prompts = PromptReader.of(loaded)
-        pool = BlockPool(self.report.memory_plan.num_blocks, KV_BLOCK_TOKENS)
+        pool = _block_pool(self.report)
         self.scheduler = Scheduler(
             pool,
             cache=PrefixCache(pool, store=loaded.block_store, is_enabled=loaded.shares_blocks),
@@ -285,6 +285,14 @@ class ModelHost:
             adapter=None if service.adapter is None else self.adapters.find(service.adapter),
             times=Times(created=now),
         )
+
+
+def _block_pool(report: LoadReport) -> BlockPool:
+    """Return the KV blocks; of an encoder, which keeps nothing between steps, seats that hold a text of any length."""
+    if not report.embeds_only:
+        return BlockPool(report.memory_plan.num_blocks, KV_BLOCK_TOKENS)
+    # A seat is never full, and as many again stay free, for texts that grow as answers do.
+    return BlockPool(2 * report.batching.max_num_requests, report.memory_plan.context + 1)
 
 
 def _end(thread: EngineThread, block_store: TieredStore | None) -> None:

@@ -156,6 +156,8 @@ def load_model(
     file = ModelFile.open(resolve_model(model))
     stamp = _stamp(file)
     choice = choose_engine(file, settings.engine)
+    if file.is_encoder and choice.name == "native":
+        batching = batching.for_texts()
     settings = suit_settings(settings, choice, batching)
     machine = view_machine()
     if choice.name == "native":
@@ -167,7 +169,7 @@ def load_model(
     if plan.locks_memory:
         _lock_memory(runner, plan.memory)
     block_store = None
-    if runner.block_memory is not None:
+    if runner.block_memory is not None and not file.is_encoder:
         block_store = open_block_store(
             runner.block_memory,
             name=file.name,
@@ -198,7 +200,7 @@ def load_model(
         embeds_only=file.is_encoder,
         reasons=template is not None and find_reasoning(template.source) is not None,
     )
-    shares_blocks = runner.block_memory is not None
+    shares_blocks = runner.block_memory is not None and not file.is_encoder
     loaded = LoadedModel(tokenizer, template, runner, report, block_store, shares_blocks)
     return _adapting(loaded, settings, plan) if plan.adapts else loaded
 
@@ -216,9 +218,11 @@ def _adapting(loaded: LoadedModel, settings: Settings, plan: ExecutionPlan) -> L
 def plan_model(model: str | Path, **options: Unpack[PlanOptions]) -> ExecutionPlan:
     """Return how a model on this machine would run, without loading its weights; raises as ``LLM`` does."""
     file, settings, machine = ModelFile.open(resolve_model(model, pull=False)), read_settings(options), view_machine()
+    batching = Batching()
     if choose_engine(file, settings.engine).name == "native":
         settings = apply_tuning(settings, file, machine)
-    return plan_execution(file, settings, machine)
+        batching = batching.for_texts() if file.is_encoder else batching
+    return plan_execution(file, settings, machine, max_num_requests=batching.max_num_requests)
 
 
 def read_settings(options: PlanOptions) -> Settings:

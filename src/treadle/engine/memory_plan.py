@@ -36,6 +36,7 @@ _BATCH_TOKENS = 4096
 _MAX_BLOCKS = 1 << 20
 # Enough for what a step computes, whatever the model, so that a disk may hesitate for a moment.
 DISK_BUFFER_BYTES = 64 << 20
+_F16_BYTES = 2
 # The interpreter, the tokenizer's tables and the allocator's slack, whatever the model.
 _FIXED_BYTES = 96 << 20
 
@@ -47,6 +48,8 @@ class MemoryPlan:
     KV blocks take memory when they are first used, so ``kv_bytes`` is a limit rather than a cost. So are
     ``ram_cache_bytes``, for blocks beyond the pool, and ``disk_buffer_bytes``, for blocks on their way to the disk. All
     parts together are at most ``available_bytes``.
+
+    The blocks of an encoder, which keeps nothing of a text, are part of its scratch memory.
     """
 
     context: int
@@ -110,6 +113,11 @@ def plan_memory(
     if memory_bytes is not None:
         budget = _chosen_budget(budget, memory_bytes)
     _check_ram_cache(ram_cache_bytes, budget)
+    if model.is_encoder:
+        plan = _plan_encoder(model, file_bytes, budget, context, max_num_requests)
+        if (needed_bytes := file_bytes + plan.scratch_bytes + adapter_bytes) > budget.available_bytes:
+            raise _too_little(name, budget, needed_bytes, 0, None)
+        return plan
     disk_buffer_bytes = DISK_BUFFER_BYTES if has_disk_cache else 0
     scratch_bytes = _scratch_bytes(model, max_num_requests)
     fixed_bytes = file_bytes + scratch_bytes + ram_cache_bytes + disk_buffer_bytes + adapter_bytes
@@ -137,11 +145,33 @@ def plan_memory(
     )
 
 
+def _plan_encoder(
+    model: Hyperparameters, file_bytes: int, budget: MemoryBudget, context: int | None, max_num_requests: int
+) -> MemoryPlan:
+    """Plan for texts that are read in one step, of which nothing is kept: keys and values are scratch memory, too."""
+    chosen = context or min(DEFAULT_CONTEXT, model.context_length)
+    batch_tokens = max(MAX_BATCH_TOKENS, chosen)
+    num_blocks = _blocks(batch_tokens) + max_num_requests  # the last block of a text is seldom full
+    block_bytes = 2 * model.num_kv_heads * model.head_dim * _F16_BYTES * KV_BLOCK_TOKENS
+    scratch_bytes = _scratch_bytes(model, max_num_requests, batch_tokens) + num_blocks * block_bytes
+    return MemoryPlan(
+        context=chosen,
+        num_blocks=num_blocks,
+        weight_bytes=file_bytes,
+        kv_bytes=0,
+        scratch_bytes=scratch_bytes,
+        available_bytes=budget.available_bytes,
+        available_reason=budget.reason,
+        reason=_reason(context, chosen, model),
+        largest_context=model.context_length,
+    )
+
+
 def _too_little(
     name: str, budget: MemoryBudget, fixed_bytes: int, block_bytes: int, context: int | None
 ) -> CapacityError:
     has = f"and this process may use {_mb(budget.available_bytes)} ({budget.reason})"
-    largest_blocks = (budget.available_bytes - fixed_bytes) // block_bytes
+    largest_blocks = (budget.available_bytes - fixed_bytes) // max(1, block_bytes)
     if largest_blocks < 1 or context is None:
         return CapacityError(
             f"{name} needs {_mb(fixed_bytes + block_bytes)} to load {has}",
@@ -192,14 +222,14 @@ def _reason(asked: int | None, chosen: int, model: Hyperparameters) -> str:
     return "the default" if chosen == DEFAULT_CONTEXT else "the largest that fits in memory"
 
 
-def _scratch_bytes(model: Hyperparameters, max_num_requests: int) -> int:
+def _scratch_bytes(model: Hyperparameters, max_num_requests: int, batch_tokens: int = MAX_BATCH_TOKENS) -> int:
     """Bound the activations of one step (float32, a handful of rows per token) and the logits of every request."""
     row_floats = 8 * model.hidden_size + 3 * model.feed_forward_size
     # Of each expert of a token: its input, rounded, what is between its products, and what comes out.
     row_floats += model.num_experts_used * (2 * model.hidden_size + 2 * model.expert_feed_forward_size)
     logit_floats = min(max_num_requests, _MAX_LOGIT_ROWS) * model.vocab_size
     state_bytes = max_num_requests * model.state_bytes_per_request
-    return _FIXED_BYTES + state_bytes + 4 * (MAX_BATCH_TOKENS * row_floats + logit_floats)
+    return _FIXED_BYTES + state_bytes + 4 * (batch_tokens * row_floats + logit_floats)
 
 
 def _blocks(num_tokens: int) -> int:

@@ -64,6 +64,8 @@ def open_runner(
     progress: Callable[[int, int], None],
 ) -> ModelRunner:
     """Load the weights; ``progress`` hears bytes done and bytes in all, and what it raises ends the load."""
+    # An encoder reads a text in one piece.
+    max_batch_tokens = max(MAX_BATCH_TOKENS, plan.memory.context if file.is_encoder else 0)
     if choice.reason:
         _log.info("%s: %s", file.name, choice.reason)
     with plan.placement.applied() as problem:
@@ -85,7 +87,7 @@ def open_runner(
                 num_blocks=plan.memory.num_blocks,
                 kv_type=plan.memory.kv_type,
                 context=plan.memory.context,
-                max_batch_tokens=MAX_BATCH_TOKENS,
+                max_batch_tokens=max_batch_tokens,
                 progress=progress,
             )
         return LlamaCppRunner.load(
@@ -94,8 +96,7 @@ def open_runner(
             num_prompt_threads=plan.prompt_threads.num_threads,
             num_blocks=plan.memory.num_blocks,
             kv_type=plan.memory.kv_type,
-            # An encoder reads a text in one piece.
-            max_batch_tokens=max(MAX_BATCH_TOKENS, plan.memory.context if file.is_encoder else 0),
+            max_batch_tokens=max_batch_tokens,
             max_num_requests=batching.max_num_requests,
             mlock=plan.locks_memory,
             progress=progress,

@@ -24,7 +24,8 @@ class Chunk(NamedTuple):
     """Tokens ``start .. start + num_tokens - 1`` of one request, computed in one step.
 
     ``samples`` says that the chunk reaches the last known token of an answer, so that a new one follows. The states of
-    its last ``num_states`` tokens, what logits are made of, are added to the ``state_sum`` of its ``EmbeddingRequest``.
+    its last ``num_states`` tokens, what logits are made of, are added to the ``state_sum`` of its ``EmbeddingRequest``;
+    where that pools by "cls", they are those of its first tokens.
     """
 
     request: Request

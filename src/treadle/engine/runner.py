@@ -172,7 +172,7 @@ class NativeRunner:
     @property
     def hidden_size(self) -> int:
         """Return how many numbers a state has."""
-        return self.model.hidden_size
+        return self.model.state_size
 
     def lock_memory(self) -> int:
         """Keep weights and KV blocks out of swap; return 0, or the system's error number."""
@@ -200,8 +200,9 @@ class NativeRunner:
                 logit_rows.append(len(token_ids) - 1)
                 samplers.append(cast(_native.Sampler, cast("AnswerRequest", request).sampler))
             if num_states:
-                state_sum = cast("EmbeddingRequest", request).state_sum
-                state_sums.append((len(token_ids) - num_states, num_states, state_sum))
+                embedding = cast("EmbeddingRequest", request)
+                first = num_tokens if embedding.pooling == "cls" else num_states  # from the end of the chunk
+                state_sums.append((len(token_ids) - first, num_states, embedding.state_sum))
         output = self._runtime.step(
             token_ids=np.array(token_ids, dtype=np.int32),
             query_lens=np.array(query_lens, dtype=np.int32),

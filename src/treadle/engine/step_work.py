@@ -53,7 +53,7 @@ def decode_bytes_of(file: ModelFile | ModelOutline) -> int:
     """Return what one token of one sequence reads of the weights, as a loaded model tells it exactly."""
     expert_share = _expert_share(file)
     sizes = {tensor.name: tensor.num_bytes for tensor in file.tensors}
-    total = sizes.get("output.weight", sizes.get("token_embd.weight", 0))
+    total = 0 if file.hyperparameters.is_encoder else sizes.get("output.weight", sizes.get("token_embd.weight", 0))
     for tensor in file.tensors:
         if tensor.name.startswith("blk.") and len(tensor.shape) > 1:
             total += int(tensor.num_bytes * (expert_share if len(tensor.shape) == 3 else 1))

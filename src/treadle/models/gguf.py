@@ -16,13 +16,7 @@ from typing import Any, NamedTuple
 
 from treadle import _native
 from treadle.errors import ModelFileError, UsageError
-from treadle.models.hyperparameters import Hyperparameters, read_hyperparameters
-
-# Architectures whose files need not say that every token sees those behind it, too.
-_ENCODERS = frozenset(
-    {"bert", "eurobert", "gemma-embedding", "jina-bert-v2", "jina-bert-v3", "llama-embed", "modern-bert", "neo-bert"}
-    | {"nomic-bert", "nomic-bert-moe"}
-)
+from treadle.models.hyperparameters import Hyperparameters, read_hyperparameters, reads_both_ways
 
 __all__ = ["FormatShare", "Hyperparameters", "ModelFile", "TensorEntry"]
 
@@ -94,8 +88,7 @@ class ModelFile:
     @property
     def is_encoder(self) -> bool:
         """Whether every token sees those behind it, too, so that texts become vectors and get no answers."""
-        is_causal = self.metadata.get(f"{self.architecture}.attention.causal")
-        return is_causal is False or self.architecture in _ENCODERS
+        return reads_both_ways(self.architecture, self.metadata)
 
     @property
     def name(self) -> str:

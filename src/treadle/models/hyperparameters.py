@@ -12,7 +12,13 @@ from typing import Any, NoReturn
 
 from treadle.errors import ModelFileError
 
-__all__ = ["Hyperparameters", "read_hyperparameters"]
+__all__ = ["Hyperparameters", "read_hyperparameters", "reads_both_ways"]
+
+# Architectures whose files need not say that every token sees those behind it, too.
+_ENCODERS = frozenset(
+    {"bert", "eurobert", "gemma-embedding", "jina-bert-v2", "jina-bert-v3", "llama-embed", "modern-bert", "neo-bert"}
+    | {"nomic-bert", "nomic-bert-moe"}
+)
 
 _MAX_LAYERS = 512
 _MAX_SIZE = 2**31 - 1
@@ -72,12 +78,19 @@ class Hyperparameters:
     context_length: int
     vocab_size: int
     kv_bytes_per_token: int
-    """What one token of context takes in the KV cache, which holds 16-bit floats."""
+    """What one token of context takes in the KV cache, which holds 16-bit floats; an encoder has none."""
     num_experts_used: int = 0
     """Of each token in a layer, 0 without experts; a shared one not included."""
     expert_feed_forward_size: int = 0
     state_bytes_per_request: int = 0
     """What a sequence takes, however long, in models with recurrent layers."""
+    is_encoder: bool = False
+    """Every token sees those behind it, too, so that texts become vectors and get no answers."""
+
+
+def reads_both_ways(architecture: str, metadata: Mapping[str, Any]) -> bool:
+    """Tell whether in such a file every token sees those behind it, too."""
+    return metadata.get(f"{architecture}.attention.causal") is False or architecture in _ENCODERS
 
 
 def read_hyperparameters(
@@ -115,6 +128,7 @@ class _Reader:
         head_dim = self._head_dim(hidden_size, max(num_heads))
         value_dim = self._number("attention.value_length", default=head_dim, at_least=min(1, head_dim))
         feed_forward_size = max(self._layers("feed_forward_length", num_layers))
+        is_encoder = reads_both_ways(self._architecture, self._metadata)
         found = Hyperparameters(
             num_layers=num_layers,
             hidden_size=hidden_size,
@@ -124,8 +138,9 @@ class _Reader:
             feed_forward_size=feed_forward_size,
             context_length=self._number("context_length"),
             vocab_size=self._vocab_size(hidden_size),
-            kv_bytes_per_token=sum(num_kv_heads) * (head_dim + value_dim) * _F16_BYTES,
+            kv_bytes_per_token=0 if is_encoder else sum(num_kv_heads) * (head_dim + value_dim) * _F16_BYTES,
             state_bytes_per_request=self._state_bytes(num_layers),
+            is_encoder=is_encoder,
             **self._experts(feed_forward_size),
         )
         self._check_layers(num_layers)

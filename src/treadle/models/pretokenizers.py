@@ -104,7 +104,7 @@ _WORD_CUTS: dict[str, WordCut] = {
         ("gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "gigachat", "granite-docling", "exaone4", "a.x-4.0"),
         _GPT2_WORDS,
     ),
-    "mellum": _GPT2_WORDS,
+    **dict.fromkeys(("mellum", "modern-bert"), _GPT2_WORDS),
     "falcon": WordCut((r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]")),
     **dict.fromkeys(("poro-chat", "bloom", "gpt3-finnish"), _SENTENCES),
     "viking": WordCut((_SENTENCE_END, r"\p{N}")),
@@ -146,8 +146,8 @@ def check_tokenizer(metadata: Mapping[str, Any]) -> None:
     if model == "gpt2":
         if isinstance(pre, str):
             word_cut(pre)
-    elif model not in ("gemma4", "llama"):
+    elif model not in ("bert", "gemma4", "llama"):
         raise UnsupportedModelError(
-            f"tokenizer.ggml.model: expected gpt2, llama or gemma4, found {model!r:.80}",
-            hint="Treadle reads byte-pair and SentencePiece vocabularies",
+            f"tokenizer.ggml.model: expected gpt2, llama, gemma4 or bert, found {model!r:.80}",
+            hint="Treadle reads byte-pair, SentencePiece and WordPiece vocabularies",
         )

@@ -15,7 +15,8 @@ from treadle.models.prompt_guard import RenderedPrompt
 from treadle.models.sentencepiece import SentencePieceEncoder
 from treadle.models.text_stream import TextStream
 from treadle.models.token_splitter import TokenSplitter
-from treadle.models.vocabulary import Vocabulary, read_flag
+from treadle.models.vocabulary import ID_NAMES, Vocabulary, read_flag
+from treadle.models.wordpiece import WordPieceEncoder
 
 __all__ = ["Encoder", "Tokenizer"]
 
@@ -50,13 +51,21 @@ class Tokenizer:
     """
 
     def __init__(
-        self, vocabulary: Vocabulary, encoder: Encoder, *, add_bos: bool, add_eos: bool, is_complete: bool = False
+        self,
+        vocabulary: Vocabulary,
+        encoder: Encoder,
+        *,
+        add_bos: bool,
+        last_id: int | None,
+        is_complete: bool = False,
+        encoder_completes: bool = False,
     ) -> None:
         self.vocabulary = vocabulary
         self._encoder = encoder
         self.add_bos = add_bos
-        self._add_eos = add_eos
+        self._last_id = last_id
         self._is_complete = is_complete
+        self._encoder_completes = encoder_completes
         self._plain_splitter = TokenSplitter(vocabulary.user_defined)
         # A guard cannot break a single character, so such a control token is never found in a prompt.
         in_prompts = {text: token_id for text, token_id in vocabulary.control.items() if len(text) > 1}
@@ -72,7 +81,8 @@ class Tokenizer:
     ) -> Tokenizer:
         """Build the tokenizer that GGUF metadata describes; ``other`` makes encoders for those not known here.
 
-        With ``is_complete`` that encoder reads all texts, and itself adds the tokens that begin and end them.
+        With ``is_complete`` texts are whole, so that an empty one has no token, and what ``other`` makes reads them all
+        and itself adds the tokens that begin and end them.
 
         A byte-pair file without ``tokenizer.ggml.pre``, as old converters wrote, is read with the default word cut
         and a warning.
@@ -83,7 +93,7 @@ class Tokenizer:
         """
         vocabulary = Vocabulary.from_metadata(metadata)
         if is_complete and other is not None and (found := other()) is not None:
-            return cls(vocabulary, found, add_bos=False, add_eos=False, is_complete=True)
+            return cls(vocabulary, found, add_bos=False, last_id=None, is_complete=True, encoder_completes=True)
         try:
             check_tokenizer(metadata)
             encoder = _own_encoder(vocabulary, metadata)
@@ -96,7 +106,8 @@ class Tokenizer:
             vocabulary,
             encoder,
             add_bos=_read_addition(metadata, vocabulary, "bos", encoder.add_bos),
-            add_eos=_read_addition(metadata, vocabulary, "eos", False),
+            last_id=_read_last_id(metadata, vocabulary),
+            is_complete=is_complete,
         )
 
     @property
@@ -127,20 +138,22 @@ class Tokenizer:
             max_tokens: Read no further once a text is twice as long and more: a book must not cost more than a page to
                 those who have no use for more than a page.
             add_bos: Whether to begin with the BOS token; ``None`` does what the model file says, and then also ends
-                with EOS where the file asks for it.
+                with EOS, or with SEP, where the file asks for it.
 
         Raises:
             ContextError: The text was not read to its end, see ``max_tokens``.
             UsageError: The text holds half of a surrogate pair and so has no UTF-8 form, or BOS is asked for and the
                 model has none.
         """
-        if self._is_complete:
-            return self._encode_part(text, max_tokens) if text else []
+        if self._is_complete and not text:
+            return []
+        if self._encoder_completes:
+            return self._encode_part(text, max_tokens)
         ids = self._encode_parts(self._plain_splitter.split(text), max_tokens=max_tokens)
         if add_bos or (add_bos is None and self.add_bos):
             ids.insert(0, self._require_bos())
-        if add_bos is None and self._add_eos and self.eos_id is not None:
-            ids.append(self.eos_id)
+        if add_bos is None and self._last_id is not None:
+            ids.append(self._last_id)
         return ids
 
     def encode_prompt(self, rendered: RenderedPrompt, *, max_tokens: int | None = None) -> list[int]:
@@ -250,6 +263,8 @@ def _own_encoder(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Encoder
     model = metadata.get(_MODEL_KEY)
     if model == "gpt2":
         return BytePairEncoder(vocabulary, metadata, word_cut(_read_name(metadata, _PRE_KEY)))
+    if model == "bert":
+        return WordPieceEncoder(vocabulary, metadata)
     if model == "gemma4":
         return SpacedBytePairEncoder(vocabulary, metadata)
     return SentencePieceEncoder(vocabulary, metadata)
@@ -272,10 +287,17 @@ def _read_name(metadata: Mapping[str, Any], key: str) -> str | None:
 
 def _read_addition(metadata: Mapping[str, Any], vocabulary: Vocabulary, role: str, default: bool) -> bool:
     """Whether texts get the token of a role; a file that asks for one it does not name contradicts itself."""
-    key = f"tokenizer.ggml.add_{role}_token"
+    key, name = f"tokenizer.ggml.add_{role}_token", ID_NAMES[role]
     wanted = read_flag(metadata, key, default)
     if wanted and role not in vocabulary.special_ids:
         if key in metadata:
-            raise ModelFileError(f"{key} is true, but tokenizer.ggml.{role}_token_id is missing")
+            raise ModelFileError(f"{key} is true, but tokenizer.ggml.{name}_token_id is missing")
         return False
     return wanted
+
+
+def _read_last_id(metadata: Mapping[str, Any], vocabulary: Vocabulary) -> int | None:
+    """Return the token that ends texts, None if they end as they are."""
+    if _read_addition(metadata, vocabulary, "sep", metadata.get(_MODEL_KEY) == "bert"):
+        return vocabulary.special_ids["sep"]
+    return vocabulary.special_ids["eos"] if _read_addition(metadata, vocabulary, "eos", False) else None

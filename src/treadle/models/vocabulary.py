@@ -13,10 +13,11 @@ from typing import Any, TypeGuard
 
 from treadle.errors import ModelFileError
 
-__all__ = ["Vocabulary", "read_flag", "read_list", "read_scores"]
+__all__ = ["ID_NAMES", "Vocabulary", "read_flag", "read_list", "read_scores"]
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
-_ID_KEYS = ("bos", "eos", "eot", "eom", "unknown", "padding")
+# Tokens with a role, and what the file calls them.
+ID_NAMES = {role: role for role in ("bos", "eos", "eot", "eom", "unknown", "padding")} | {"sep": "seperator"}
 
 # Spellings that end an answer in the model families of the field; the file names only one or two of them.
 _END_SPELLINGS = frozenset(
@@ -47,7 +48,7 @@ class Vocabulary:
     byte_ids: Mapping[int, int]
     """Byte value to the id of the token that stands for it, where the vocabulary has such tokens."""
     special_ids: Mapping[str, int]
-    """The ids the file names, by role: bos, eos, eot, eom, unknown, padding."""
+    """The ids the file names, by role: bos, eos, eot, eom, unknown, padding, sep."""
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> Vocabulary:
@@ -157,8 +158,8 @@ def _read_types(metadata: Mapping[str, Any], tokens: list[str]) -> list[int]:
 
 def _read_special_ids(metadata: Mapping[str, Any], num_tokens: int) -> dict[str, int]:
     ids = {}
-    for role in _ID_KEYS:
-        key = f"tokenizer.ggml.{role}_token_id"
+    for role, name in ID_NAMES.items():
+        key = f"tokenizer.ggml.{name}_token_id"
         found = metadata.get(key)
         if found is None:
             continue

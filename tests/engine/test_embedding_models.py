@@ -1,4 +1,4 @@
-"""Embeddings through llama.cpp: of encoders, which do nothing else, and of models that answer as well."""
+"""Embeddings of encoders, which do nothing else, on both engines; and through llama.cpp of models that answer as well."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from command import treadle
 from oracles.foreign_model import ForeignModel
-from oracles.tiny_bert import VOCABULARY, TinyBert
+from oracles.numpy_encoder import NumpyEncoder
+from oracles.tiny_encoder import VOCABULARY, TinyEncoder
 from oracles.tiny_model import TinyModel
 from running_server import RunningServer
 from treadle import LLM, SamplingParams, UnsupportedModelError, UsageError
@@ -29,12 +30,17 @@ REFUSAL = "tiny bert turns texts into vectors and gives no answers"
 
 @pytest.fixture(scope="module")
 def bert_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return TinyBert().write(tmp_path_factory.mktemp("bert") / "bert.gguf")
+    return TinyEncoder().write(tmp_path_factory.mktemp("bert") / "bert.gguf")
+
+
+@pytest.fixture(scope="module", params=["native", "llamacpp"])
+def engine(request: pytest.FixtureRequest) -> str:
+    return request.param  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="module")
-def bert(bert_path: Path) -> Iterator[LLM]:
-    with LLM(bert_path, threads=1) as llm:
+def bert(bert_path: Path, engine: str) -> Iterator[LLM]:
+    with LLM(bert_path, engine=engine, threads=1) as llm:
         yield llm
 
 
@@ -63,11 +69,13 @@ def test_words_are_cut_into_pieces_between_the_tokens_of_a_text(bert: LLM) -> No
     ("in_file", "pooling"),
     [(PoolingType.MEAN, "mean"), (PoolingType.CLS, "cls"), (PoolingType.LAST, "last"), (None, "mean")],
 )
-def test_an_encoder_gives_the_vectors_of_the_paper(tmp_path: Path, in_file: PoolingType | None, pooling: str) -> None:
-    model = TinyBert(pooling=in_file)
-    with LLM(model.write(tmp_path / "bert.gguf"), threads=1) as llm:
+def test_an_encoder_gives_the_vectors_of_the_paper(
+    tmp_path: Path, engine: str, in_file: PoolingType | None, pooling: str
+) -> None:
+    path = TinyEncoder(pooling=in_file).write(tmp_path / "bert.gguf")
+    model = NumpyEncoder(path, exact_gelu=True)
+    with LLM(path, engine=engine, threads=1) as llm:
         assert llm.report.pooling == pooling
-        assert llm.report.engine.reason == ("engine: llama.cpp, for architecture 'bert' reads texts in both directions")
         for text in (TEXT, "a", TEXTS[22]):
             states = model.states(llm.tokenize(text))
             expected = {"mean": states.mean(axis=0), "cls": states[0], "last": states[-1]}
@@ -85,9 +93,10 @@ def test_texts_share_the_calls_and_keep_their_vectors(bert: LLM) -> None:
     np.testing.assert_allclose(together, [bert.embed(text) for text in TEXTS], atol=0.002)
 
 
-def test_a_text_longer_than_a_usual_step_is_read_in_one_piece(tmp_path: Path) -> None:
-    model = TinyBert(context_length=700)
-    with LLM(model.write(tmp_path / "long.gguf"), threads=1) as llm:
+def test_a_text_longer_than_a_usual_step_is_read_in_one_piece(tmp_path: Path, engine: str) -> None:
+    path = TinyEncoder(context_length=700).write(tmp_path / "long.gguf")
+    model = NumpyEncoder(path)
+    with LLM(path, engine=engine, threads=1) as llm:
         texts = ["cat", "the river " * 340, "the inn"]
         for text, vector in zip(texts, llm.embed(texts), strict=True):
             assert vector @ unit(model.states(llm.tokenize(text)).mean(axis=0)) > 0.9999
@@ -117,15 +126,22 @@ def test_an_encoder_gives_no_answers(bert: LLM, bert_path: Path) -> None:
     assert refused.err.startswith(f"error: {REFUSAL}\nhint: use `LLM.embed`, or `treadle serve`")
 
 
-def test_files_that_llama_cpp_would_compute_otherwise_are_refused(tmp_path: Path, bert_path: Path) -> None:
-    with pytest.raises(UnsupportedModelError, match="rates pairs of texts"):
-        LLM(TinyBert(pooling=PoolingType.RANK).write(tmp_path / "rank.gguf"))
-    with pytest.raises(UnsupportedModelError, match=r"reads texts in both directions\n.*leave the engine open"):
-        LLM(bert_path, engine="native")
+def test_models_that_rate_pairs_are_refused(tmp_path: Path) -> None:
+    path = TinyEncoder(pooling=PoolingType.RANK).write(tmp_path / "rank.gguf")
+    for engine in ("", "native"):
+        with pytest.raises(UnsupportedModelError, match="rates pairs of texts"):
+            LLM(path, engine=engine)
 
 
-def test_a_server_embeds_and_says_that_it_does_nothing_else(bert: LLM, bert_path: Path) -> None:
-    server = RunningServer(bert_path, ServerSettings(), context=64, engine="llamacpp")
+def test_what_the_core_does_not_know_runs_through_llama_cpp(tmp_path: Path) -> None:
+    path = TinyEncoder().write(tmp_path / "other.gguf")
+    path.write_bytes(path.read_bytes().replace(b"blk.1.ffn_up.bias", b"blk.1.ffn_up.mias"))
+    with pytest.raises(UnsupportedModelError, match=r"mias' is not part of a bert model"):
+        LLM(path, engine="native")
+
+
+def test_a_server_embeds_and_says_that_it_does_nothing_else(bert: LLM, bert_path: Path, engine: str) -> None:
+    server = RunningServer(bert_path, ServerSettings(), context=64, engine=engine)
     try:
         with httpx.Client(base_url=server.url, timeout=60) as http:
             assert [model["id"] for model in http.get("/v1/models").json()["data"]] == ["smollm2"]
