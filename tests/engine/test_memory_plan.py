@@ -153,5 +153,5 @@ def test_an_encoder_takes_no_kv_blocks_and_its_context_as_scratch_memory() -> No
     assert [(each.context, each.kv_bytes) for each in plans] == [(2048, 0), (512, 0), (64, 0)]
     assert plans[0].scratch_bytes > plans[1].scratch_bytes == plans[2].scratch_bytes
     assert plans[0].num_blocks == 2048 // 32 + 16
-    with pytest.raises(CapacityError, match="tiny needs .* MB to load and this process may use 200 MB"):
+    with pytest.raises(CapacityError, match=r"tiny needs .* MB to load and this process may use 200 MB"):
         plan(200 * MB, needs=encoder)
