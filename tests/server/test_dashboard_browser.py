@@ -56,7 +56,7 @@ def test_text_runs_in_its_own_direction(open_page: OpenPage) -> None:
     assert directions == ["rtl", "rtl", "ltr", "ltr"]
 
 
-@pytest.mark.parametrize("width", [320, 360, 800, 1440])
+@pytest.mark.parametrize("width", [320, *(pytest.param(width, marks=pytest.mark.slow) for width in (360, 800, 1440))])
 def test_nothing_needs_sideways_scrolling(open_page: OpenPage, width: int) -> None:
     page = open_page(viewport={"width": width, "height": 740})
     table = "|" + "|".join(["a long heading"] * 9) + "|\n" + "|-" * 9 + "|\n"
@@ -168,6 +168,7 @@ def test_everything_has_a_name(open_page: OpenPage) -> None:
     assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
 
 
+@pytest.mark.slow
 def test_motion_is_reduced_on_request(open_page: OpenPage) -> None:
     names = []
     for motion in ("reduce", "no-preference"):
@@ -272,4 +273,5 @@ def test_picture(open_page: OpenPage, native_server: RunningServer) -> None:
         wait_for_answer(page)
     page.locator("#bound", has_text="Nothing runs").wait_for()
     page.evaluate("document.activeElement.blur()")
+    page.mouse.move(0, 0)
     page.screenshot(path=SCREENSHOT)

@@ -123,7 +123,8 @@ def test_conversations_and_settings_survive_a_reload_until_they_are_forgotten(op
     page.get_by_role("button", name="Forget Name the capital").click()
     assert page.locator(".message").count() == 0
     assert conversations(page) == [["And of Peru?", "Tokyo."]]
-    page.get_by_role("button", name="Forget all").click()
+    page.get_by_role("button", name="Forget all").dblclick()
+    assert conversations(page) != []
     page.get_by_role("button", name="Yes, forget all").click()
     page.reload()
     assert conversations(page) == [] and page.locator(".message").count() == 0
@@ -195,6 +196,19 @@ def test_an_answer_that_breaks_off_keeps_its_beginning(open_page: OpenPage) -> N
     ask(page, "Hello")
     wait_for_answer(page)
     assert note_of(page) == "The server could not be reached."
+
+
+def test_a_message_is_sent_though_nothing_is_known_of_the_server(open_page: OpenPage) -> None:
+    page = open_page(expects_failure=True)
+    page.route(STATS, lambda route: route.abort())
+    page.reload()
+    sync_api.expect(page.locator("#connection")).to_have_text("no connection to the server")
+    bodies: list[Any] = []
+    page.on("request", lambda request: bodies.append(request.post_data_json) if request.method == "POST" else None)
+    answer_with(page, {"content": "Here."})
+    ask(page, "Anybody?")
+    assert wait_for_answer(page) == "Here."
+    assert "model" not in bodies[0]
 
 
 def test_a_message_that_was_not_answered_is_no_part_of_the_next(open_page: OpenPage) -> None:

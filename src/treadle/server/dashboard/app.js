@@ -72,11 +72,11 @@ function showContext() {
   setText(byId("context-use"), contextWords(chat.conversation, limit));
 }
 
-/** What to ask, of whom; `wait` says why nothing comes at first. */
+/** What to ask, of whom (the server knows if no model is known here); `wait` says why nothing comes at first. */
 function options() {
   const model = lastStats && modelOf(lastStats);
   const wait = model && !model.is_loaded ? `Loading ${model.name}…` : "";
-  return { model: modelChoice.value, system: settings.system, sampling: settings.sampling, wait };
+  return { model: modelChoice.value || undefined, system: settings.system, sampling: settings.sampling, wait };
 }
 
 function showState() {
@@ -99,7 +99,7 @@ function open(conversation) {
 }
 
 function send(text) {
-  if (chat.isRunning || !settings.check() || !modelChoice.value) return false;
+  if (chat.isRunning || !settings.check()) return false;
   settings.close();
   chat.send(text);
   return true;

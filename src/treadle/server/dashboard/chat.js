@@ -98,7 +98,7 @@ export class Chat {
     const running = (this.running = new AbortController());
     const { model, system, sampling, wait } = this.options();
     const messages = messagesOf(conversation.turns, system);
-    const turn = { role: "assistant", model, content: "", thoughts: "", thinkingSeconds: null, note: wait, state: "pending" };
+    const turn = { role: "assistant", model: model ?? "Model", content: "", thoughts: "", thinkingSeconds: null, note: wait, state: "pending" };
     const view = this.#add(turn);
     this.announcement.textContent = "Answering";
     this.onState();

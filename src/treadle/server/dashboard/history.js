@@ -23,7 +23,8 @@ export function watchHistory({ onOpen, onForget }) {
     dialog.showModal();
   });
   byId("history-close").addEventListener("click", () => dialog.close());
-  forgetButton.addEventListener("click", () => {
+  forgetButton.addEventListener("click", (event) => {
+    if (event.detail > 1) return null; // the second click of a pair is no answer to the question
     if (forgetButton.dataset.asked !== "yes") return askAgain(true);
     forgetAll();
     onForget(null);
