@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 import resource
@@ -100,6 +101,25 @@ def test_a_client_that_would_rather_speak_another_protocol_is_answered_in_this_o
         assert connection.ask(post() + BODY).startswith(b"HTTP/1.1 200 ")
     with Connection(narrow) as connection:
         assert b"connection: close\r\n" in connection.ask(post(UPGRADE, b"Connection: close\r\n") + BODY)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_answer_to_the_first_version_of_http_ends_with_the_connection(narrow: RunningServer, stream: bool) -> None:
+    body = json.dumps({"prompt": "Once", "max_tokens": 2, "ignore_eos": True, "stream": stream}).encode()
+    with Connection(narrow) as connection:
+        connection.socket.sendall(b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        heard = b""
+        while received := connection.socket.recv(65536):
+            heard += received
+    head, _, content = heard.partition(b"\r\n\r\n")
+    assert b"200 OK" in head
+    assert b"transfer-encoding" not in head.lower()
+    if stream:
+        assert content.startswith(b"data: {")
+        assert content.endswith(b"data: [DONE]\n\n")
+    else:
+        assert json.loads(content)["usage"]["completion_tokens"] == 2
 
 
 @pytest.mark.model

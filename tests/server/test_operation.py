@@ -94,11 +94,13 @@ def test_the_log_names_the_address_of_a_client_and_nothing_else_for_it(
     http: httpx.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, logger="treadle.server.access"):
-        for index, given in enumerate(("", "203.0.113.7", "2001:db8::1", "a status=200", "x" * 5000)):
+        for index, given in enumerate(
+            ("", "203.0.113.7", "2001:db8::1", "::ffff:203.0.113.7", "a status=200", "x" * 5000)
+        ):
             headers = {"x-request-id": f"from-{index}"} | ({"x-forwarded-for": given} if given else {})
             assert http.post("/v1/completions", json={}, headers=headers).status_code == 400
-        found = [access_log(caplog, f"from-{index}").fields.get("client") for index in range(5)]  # type: ignore[attr-defined]
-    assert found == ["127.0.0.1", "203.0.113.7", "2001:db8::1", None, None]
+        found = [access_log(caplog, f"from-{index}").fields.get("client") for index in range(6)]  # type: ignore[attr-defined]
+    assert found == ["127.0.0.1", "203.0.113.7", "2001:db8::1", "203.0.113.7", None, None]
 
 
 @pytest.mark.parametrize("formatter", [_JsonFormatter(), _TextFormatter()])

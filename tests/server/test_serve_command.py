@@ -21,7 +21,8 @@ from command import environment, treadle
 from treadle.cli.main import app
 from treadle.errors import UsageError
 from treadle.server import logs
-from treadle.server.serve import _unless_terminated
+from treadle.server.serve import _listen, _unless_terminated
+from treadle.server.settings import ServerSettings
 
 pytestmark = pytest.mark.model
 
@@ -55,12 +56,16 @@ def test_a_stream_ends_in_peace_when_the_server_is_told_to_end(smollm2_path: Pat
             next(lines)
             os.kill(process.pid, number)
             # Until the stream has ended the server says why it takes nothing more.
-            refused = [httpx.get(f"{url}/ready").status_code]
+            refused = [
+                httpx.get(f"{url}/ready").status_code,
+                httpx.post(f"{url}/v1/completions", json=BODY).status_code,
+            ]
+            lives = httpx.get(f"{url}/health").status_code
             rest = [line for line in lines if line]
         assert process.wait(60) == 0
         assert rest[-1] == "data: [DONE]"
         assert json.loads(rest[-2].removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
-        assert refused == [503]
+        assert (refused, lives) == ([503, 503], 200)
         assert process.stderr is not None
         entries = [json.loads(line) for line in process.stderr.read().splitlines()]
         assert [entry["answer_tokens"] for entry in entries if entry.get("route") == "/v1/completions"] == [200]
@@ -134,6 +139,14 @@ def test_an_operator_changes_keys_while_it_runs_and_ends_it_at_once(smollm2_path
             assert process.wait(60) == 0
             assert process.stderr is not None
             assert "Traceback" not in process.stderr.read()
+
+
+def test_a_name_with_two_addresses_is_listened_on_where_every_client_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = (socket.SOCK_STREAM, 6, "")
+    found = [(socket.AF_INET6, *stream, ("::1", 0, 0, 0)), (socket.AF_INET, *stream, ("127.0.0.1", 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    with _listen(ServerSettings(host="localhost", port=0)) as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"
 
 
 def test_a_server_that_is_ended_while_it_loads_stops_loading() -> None:

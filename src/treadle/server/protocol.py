@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import Any, Literal
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from treadle.server.settings import ServerSettings
 
@@ -116,6 +116,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._stage = "body"
         if self._head_bytes <= self._limit_bytes:
             super().on_headers_complete()
+            if self.scope["http_version"] == "1.0":
+                _end_by_closing(self.cycle)
 
     def on_body(self, body: bytes) -> None:
         """Pass a part of the body on."""
@@ -212,6 +214,19 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _abort(self) -> None:
         self.transport.abort()
+
+
+def _end_by_closing(cycle: RequestResponseCycle) -> None:
+    """Let a response of unknown length end with the connection, as HTTP/1.0 knows no chunks."""
+    cycle.chunked_encoding = False
+    send = cycle.send
+
+    def send_out(message: Any) -> Any:
+        if message["type"] == "http.response.body":
+            cycle.expected_content_length = len(message.get("body", b""))
+        return send(message)
+
+    cycle.send = send_out  # type: ignore[method-assign]
 
 
 def guarded_protocol(settings: ServerSettings, on_refused: Callable[[int], None]) -> Any:

@@ -206,9 +206,9 @@ def _check_tls(settings: ServerSettings) -> None:
 def _listen(settings: ServerSettings) -> socket.socket:
     """Bind before anything is loaded, so that a taken port is told at once."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        # Of a name with both, such as localhost, the address that every client tries.
+        family, kind, protocol, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
         raise UsageError(f"host {settings.host}: {error.strerror or error}") from None

@@ -83,9 +83,11 @@ class Watch:
 def _address(peer: Sequence[Any] | None) -> str:
     """Return where a request came from; empty if that is no address, as a forged ``X-Forwarded-For`` may be none."""
     try:
-        return str(ipaddress.ip_address(peer[0])) if peer else ""
+        address = ipaddress.ip_address(peer[0]) if peer else None
     except ValueError:
-        return ""
+        address = None
+    # One that listens on [::] sees clients of IPv4 by an address of IPv6.
+    return "" if address is None else str(getattr(address, "ipv4_mapped", None) or address)
 
 
 class _Sender:
