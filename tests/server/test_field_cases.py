@@ -228,7 +228,7 @@ def test_a_failure_after_the_stream_began(
         "/v1/messages": {"output_config": {"format": {"type": "json_schema", "schema": schema}}},
         "/v1/responses": {"text": {"format": {"type": "json_schema", "name": "f", "schema": schema}}},
     }.get(path, {})
-    response = http.post(path, json={**body, **extra, "stream": True})
+    response = http.post(path, json={**body, **extra, "stream": True, "temperature": 0})
     assert response.status_code == 200
     lines = [line for line in response.text.splitlines() if line.startswith("data: ")]
     last = json.loads(lines[-1].removeprefix("data: "))
