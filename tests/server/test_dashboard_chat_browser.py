@@ -260,6 +260,18 @@ def test_the_model_is_chosen_and_loading_is_told(open_page: OpenPage) -> None:
     sync_api.expect(choice).to_have_value("pirate")
 
 
+def test_an_answer_says_what_it_waits_for(open_page: OpenPage) -> None:
+    page = open_page()
+    held = hold(page)
+    ask(page, "Hello")
+    note = page.locator(".message.pending .note")
+    for waiting, words in ((2, "Waiting in the queue…"), (0, "Reading the prompt…")):
+        change_stats(page, waiting=waiting)
+        sync_api.expect(note).to_have_text(words)
+    held[0].fulfill(content_type="text/event-stream", body=events({"content": "Hi."}))
+    assert wait_for_answer(page) == "Hi." and note_of(page).startswith("5 tokens")
+
+
 def test_text_is_copied_with_and_without_a_clipboard(open_page: OpenPage) -> None:
     page = open_page(permissions=["clipboard-read", "clipboard-write"])
     answer_with(page, {"content": "See:\n```py\nprint(1)\n```"})

@@ -53,6 +53,8 @@ function showStats() {
   showModels(lastStats.models);
   showEngine(lastStats, modelOf(lastStats));
   showContext();
+  const asked = modelOf(lastStats, chat.asked);
+  if (asked) chat.tell(waitWords(asked));
   const placeholder = lastStats.limits.answer_tokens;
   byId("max-tokens").placeholder = placeholder ? `${placeholder}` : "to the end";
   const loading = lastStats.models.find((model) => model.is_loading);
@@ -72,11 +74,16 @@ function showContext() {
   setText(byId("context-use"), contextWords(chat.conversation, limit));
 }
 
-/** What to ask, of whom (the server knows if no model is known here); `wait` says why nothing comes at first. */
+/** What to ask, and of whom: the server knows if no model is known here. */
 function options() {
-  const model = lastStats && modelOf(lastStats);
-  const wait = model && !model.is_loaded ? `Loading ${model.name}…` : "";
-  return { model: modelChoice.value || undefined, system: settings.system, sampling: settings.sampling, wait };
+  return { model: modelChoice.value || undefined, system: settings.system, sampling: settings.sampling };
+}
+
+/** Why nothing comes yet. */
+function waitWords(model) {
+  if (!model.is_loaded) return `Loading ${model.name}…`;
+  if (!model.threads) return ""; // elsewhere
+  return model.waiting ? "Waiting in the queue…" : "Reading the prompt…";
 }
 
 function showState() {
@@ -88,7 +95,10 @@ function showState() {
   if (hadFocus) (chat.isRunning ? shown : question).focus();
   byId("empty").hidden = chat.conversation.turns.length > 0;
   showContext();
-  if (chat.isRunning) poll();
+  if (!chat.isRunning) return;
+  const model = lastStats && modelOf(lastStats);
+  if (model && !model.is_loaded) chat.tell(waitWords(model));
+  poll();
 }
 
 function open(conversation) {

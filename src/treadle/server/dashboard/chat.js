@@ -66,6 +66,19 @@ export class Chat {
     return this.conversation.turns.at(-1)?.isRefused === true;
   }
 
+  /** The name of the model that was asked last. */
+  get asked() {
+    return this.conversation.turns.at(-1)?.model;
+  }
+
+  /** Says why there is nothing yet of an answer that is on its way. */
+  tell(words) {
+    const view = this.isRunning ? this.latest : null;
+    if (!view || view.turn.content || view.turn.thoughts) return;
+    view.turn.note = words;
+    view.draw();
+  }
+
   /** Begins a new conversation, and the one that is shown is not kept when its answer ends. */
   forget() {
     this.conversation.isForgotten = true;
@@ -90,15 +103,16 @@ export class Chat {
   #show(turn) {
     const view = new TurnView(turn, { retry: () => this.retry(), edit: (which, text) => this.edit(which, text) });
     this.place.add(view.item);
+    this.latest = view;
     return view;
   }
 
   async #answer() {
     const { conversation } = this;
     const running = (this.running = new AbortController());
-    const { model, system, sampling, wait } = this.options();
+    const { model, system, sampling } = this.options();
     const messages = messagesOf(conversation.turns, system);
-    const turn = { role: "assistant", model: model ?? "Model", content: "", thoughts: "", thinkingSeconds: null, note: wait, state: "pending" };
+    const turn = { role: "assistant", model: model ?? "Model", content: "", thoughts: "", thinkingSeconds: null, note: "", state: "pending" };
     const view = this.#add(turn);
     this.announcement.textContent = "Answering";
     this.onState();
