@@ -129,6 +129,7 @@ void Runtime::Impl::multiply_down(int worker, const Mixture& mixture) {
 // Always in the order of a token's choice, so the sum does not depend on which other tokens chose the same experts.
 void Runtime::Impl::add_experts(int worker) {
     const int64_t hidden_size = model_->config().hidden_size;
+    const float scale = model_->config().residual_scale;
     pool_.share(worker, num_rows_, 1, [&](int64_t row, int64_t) {
         float* target = residual_ + row * hidden_size;
         float* sum = worker_rows_ + worker * hidden_size;
@@ -138,7 +139,7 @@ void Runtime::Impl::add_experts(int worker) {
             const float weight = dispatch_.weight_of(row, slot);
             for (int64_t i = 0; i < hidden_size; ++i) sum[i] += weight * out[i];
         }
-        for (int64_t i = 0; i < hidden_size; ++i) target[i] += sum[i];
+        for (int64_t i = 0; i < hidden_size; ++i) target[i] += scale * sum[i];
     });
     timers_.lap(worker, Operator::kAddExperts);
 }

@@ -44,7 +44,8 @@ class Architecture:
     num_experts: int = 0
     shares_of_all: bool = False
     """The weights of a token's experts are shares of all experts, not of those chosen."""
-    shared_expert: bool = False
+    shared_expert: Literal["gated", "plain"] | None = None
+    """One that every token goes through, weighed by a gate of its own or not at all."""
     biased_experts: bool = False
     """Biases of router and experts."""
     clamped_gate: bool = False
@@ -106,6 +107,9 @@ ARCHITECTURES = {
         },
     ),
     "granite": Architecture(rope_halves=False, keys={**_SCALES, "attention.scale": 0.1}),
+    "granitemoe": Architecture(
+        rope_halves=False, num_experts=8, shared_expert="plain", keys={**_SCALES, "attention.scale": 0.1}
+    ),
     "internlm2": Architecture(rope_halves=False),
     "llama": Architecture(rope_halves=False, window_period=1),
     "minicpm": Architecture(rope_halves=False, keys=_SCALES),
@@ -145,7 +149,7 @@ ARCHITECTURES = {
         },
     ),
     "qwen2": Architecture(qkv_bias=True),
-    "qwen2moe": Architecture(qkv_bias=True, num_experts=8, shares_of_all=True, shared_expert=True),
+    "qwen2moe": Architecture(qkv_bias=True, num_experts=8, shares_of_all=True, shared_expert="gated"),
     "qwen3": Architecture(head_norms=True),
     "qwen3moe": Architecture(head_norms=True, num_experts=8),
     "seed_oss": Architecture(qkv_bias=True, post_norm_is_next=True),

@@ -270,8 +270,10 @@ class _Pass:
         if self.model.kind.shared_expert:
             gate, up = (self.product(x, f"{block}.ffn_{part}_shexp.weight") for part in ("gate", "up"))
             down = self.product(self.gated(gate, up), f"{block}.ffn_down_shexp.weight")
-            weight = x @ self.model.weights[f"{block}.ffn_gate_inp_shexp.weight"].values.astype(self.dtype)
-            out += down / (1 + np.exp(-weight))[:, None]
+            if self.model.kind.shared_expert == "gated":
+                weight = x @ self.model.weights[f"{block}.ffn_gate_inp_shexp.weight"].values.astype(self.dtype)
+                down /= (1 + np.exp(-weight))[:, None]
+            out += down
         return out
 
 

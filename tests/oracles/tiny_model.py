@@ -110,6 +110,7 @@ class TinyModel:
             shapes |= {name.replace("weight", "bias"): (*shape[:-2], shape[-2]) for name, shape in shapes.items()}
         if ARCHITECTURES[self.architecture].shared_expert:
             shapes |= {f"ffn_{part}_shexp.weight": shape for part, shape in dense.items()}
+        if ARCHITECTURES[self.architecture].shared_expert == "gated":
             shapes["ffn_gate_inp_shexp.weight"] = (hidden,)
         return shapes
 

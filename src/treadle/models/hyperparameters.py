@@ -57,6 +57,7 @@ _REQUIRED_TENSORS = {
         *(*_BIASES, "attn_output.bias"),
         *(*_EXPERTS, *(name.replace("weight", "bias") for name in _EXPERTS)),
     ),
+    "granitemoe": (*_ATTENTION, *_EXPERTS),
     "olmoe": (*_ATTENTION, *_weights(*_HEAD_NORMS), *_EXPERTS),
     "glm4": _weights("attn_norm", *_PROJECTIONS, "ffn_norm", "ffn_up", "ffn_down", *_POST_NORMS),
     "phi3": _weights("attn_norm", "attn_qkv", "attn_output", "ffn_norm", "ffn_up", "ffn_down"),
