@@ -159,6 +159,15 @@ def test_the_share_of_the_limit_is_told_once_the_server_was_idle(server: Running
         assert 0.005 < found[f"treadle:int8_share{{model_name={MODEL}}}"] < 1
 
 
+def test_who_asks_for_no_route_is_told_where_they_are(http: httpx.Client) -> None:
+    lost = http.post("/chat/completions", json=SHORT)
+    assert lost.status_code == 404
+    assert lost.json()["error"]["message"].startswith("POST '/chat/completions': there is no such route")
+    wrong = http.put("/v1/models")
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "GET")
+    assert wrong.json()["error"]["message"] == "PUT '/v1/models': expected GET"
+
+
 def test_labels_hold_nothing_that_clients_choose(http: httpx.Client) -> None:
     http.get(f"/{SECRET}")
     http.request(SECRET.upper(), f"/v1/models/{SECRET}")

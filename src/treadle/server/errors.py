@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -157,11 +158,22 @@ def add_error_handlers(app: FastAPI) -> None:
     """Answer every foreseen exception of a route with ``error_body``."""
 
     async def handle(request: Request, error: Exception) -> JSONResponse:
-        return _response(api_error(error), request.url.path)
+        failure = api_error(error)
+        if isinstance(error, HTTPException) and error.detail == HTTPStatus(error.status_code).phrase:
+            failure.message = _routing_text(request, error)
+        return _response(failure, request.url.path)
 
     handler: Callable[[Request, Exception], Awaitable[JSONResponse]] = handle
     for kind in (ApiError, TreadleError, HTTPException):
         app.add_exception_handler(kind, handler)
+
+
+def _routing_text(request: Request, error: HTTPException) -> str:
+    """Say what of a request fits no route: the framework only names the status."""
+    asked = f"{request.method} {request.url.path!r:.80}"
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        return f"{asked}: expected {(error.headers or {}).get('Allow', 'another method')}"
+    return f"{asked}: there is no such route; GET /openapi.json lists those there are"
 
 
 async def send_error(error: BaseException, scope: Scope, receive: Receive, send: Send) -> None:
