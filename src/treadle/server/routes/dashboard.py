@@ -45,6 +45,15 @@ _HEADERS = {
 }
 
 
+# Read by the route itself, so that a wrong one is refused in the words and the shape of all other refusals.
+_REQUESTS = {
+    "name": "requests",
+    "in": "query",
+    "description": "How many recent requests of each model.",
+    "schema": {"type": "integer", "minimum": 0, "maximum": MOST_KEPT, "default": MOST_KEPT},
+}
+
+
 class _File(NamedTuple):
     content: bytes
     type: str
@@ -78,9 +87,10 @@ async def asset(request: Request, name: str) -> Response:
     return _file(request, name)
 
 
-@router.get("/stats", summary="Tell how the engine is doing")
-async def stats(request: Request, requests: str = f"{MOST_KEPT}") -> Response:
-    """Return load, speed, cache hits, memory and ``requests`` recent requests of each model; no text of any."""
+@router.get("/stats", openapi_extra={"parameters": [_REQUESTS]}, summary="Tell how the engine is doing")
+async def stats(request: Request) -> Response:
+    """Return load, speed, cache hits, memory and recent requests of each model; no text of any request."""
+    requests = request.query_params.get("requests", f"{MOST_KEPT}")
     if not (requests.isascii() and requests.isdigit() and int(requests[:4]) <= MOST_KEPT):
         raise UsageError(f"requests: expected 0 to {MOST_KEPT}, found {requests!r:.40}")
     state = state_of(request)
