@@ -19,6 +19,12 @@ TreadleError
 
 from __future__ import annotations
 
+from copy import copy
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 __all__ = [
     "CapacityError",
     "ContextError",
@@ -48,17 +54,34 @@ class TreadleError(Exception):
         super().__init__(message)
         self.hint = hint
 
+    def about(self, subject: str) -> Self:
+        """Return the same error, its text beginning with what it is about."""
+        told = copy(self)
+        told.args = (f"{subject}: {self.args[0]}",)
+        return told
+
     def __str__(self) -> str:
         message = super().__str__()
         return f"{message}\nhint: {self.hint}" if self.hint else message
 
 
 class UsageError(TreadleError):
-    """The caller asked for something that cannot be."""
+    """The caller asked for something that cannot be.
+
+    ``field`` is the place in the request that is at fault, if one is: a parameter by its name in the Python API, or a
+    path such as ``messages[0].content``.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None, field: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.field = field
 
 
 class ContextError(UsageError):
     """A prompt leaves no room for an answer in the context."""
+
+    def __init__(self, message: str, *, hint: str | None = None, field: str | None = "prompt") -> None:
+        super().__init__(message, hint=hint, field=field)
 
 
 class TemplateError(UsageError):

@@ -74,4 +74,4 @@ def _check(host: ModelHost, prompts: Sequence[EncodedPrompt], params: SamplingPa
         except (CapacityError, UsageError) as error:
             if len(prompts) == 1:
                 raise
-            raise type(error)(f"prompt {index} of the list: {error.args[0]}", hint=error.hint) from None
+            raise error.about(f"prompt {index} of the list") from None

@@ -68,7 +68,7 @@ class EmbeddingOptions:
 
     def __post_init__(self) -> None:
         if self.pooling is not None and self.pooling not in get_args(Pooling):
-            raise UsageError(f"pooling: expected mean, cls or last, found {self.pooling!r:.80}")
+            raise UsageError(f"pooling: expected mean, cls or last, found {self.pooling!r:.80}", field="pooling")
         if not isinstance(self.normalize, bool):
             raise UsageError(f"normalize: expected True or False, found {self.normalize!r:.80}")
 
@@ -79,12 +79,14 @@ class EmbeddingOptions:
             UsageError: Something is refused.
         """
         if self.pooling == "cls" and not embeds_only:
-            raise UsageError("pooling: 'cls' is for models that read in both directions, and this one does not")
+            problem = "pooling: 'cls' is for models that read in both directions, and this one does not"
+            raise UsageError(problem, field="pooling")
         found = self.dimensions
         if found is None:
             return
         if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= hidden_size:
-            raise UsageError(f"dimensions: expected 1 to {hidden_size}, the size of this model, found {found!r:.80}")
+            problem = f"dimensions: expected 1 to {hidden_size}, the size of this model, found {found!r:.80}"
+            raise UsageError(problem, field="dimensions")
 
 
 @dataclass(frozen=True)

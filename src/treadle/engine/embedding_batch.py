@@ -95,7 +95,7 @@ class EmbeddingBatch:
         """Say which of several inputs an error is about."""
         if len(self._inputs) == 1:
             return error
-        return type(error)(f"prompt {index} of the list: {error.args[0]}", hint=error.hint)
+        return error.about(f"prompt {index} of the list")
 
     def __enter__(self) -> EmbeddingBatch:
         return self

@@ -31,11 +31,11 @@ class JsonForm:
         if self.schema is True:
             object.__setattr__(self, "schema", {})
         if not isinstance(self.schema, Mapping):
-            raise UsageError(f"JSON schema: expected an object, found {self.schema!r:.80}")
+            raise UsageError(f"JSON schema: expected an object, found {self.schema!r:.80}", field="form")
         try:
             json.dumps(self.schema)
         except (TypeError, ValueError, RecursionError) as error:
-            raise UsageError(f"JSON schema: it is not JSON itself: {error}") from None
+            raise UsageError(f"JSON schema: it is not JSON itself: {error}", field="form") from None
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class RegexForm:
 
     def __post_init__(self) -> None:
         if not isinstance(self.pattern, str) or not self.pattern:
-            raise UsageError(f"form: expected a regular expression, found {self.pattern!r:.80}")
+            raise UsageError(f"form: expected a regular expression, found {self.pattern!r:.80}", field="form")
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,10 @@ class ChoiceForm:
         choices = self.choices
         is_list = isinstance(choices, Sequence) and not isinstance(choices, str)
         if not is_list or not choices or not all(isinstance(choice, str) and choice for choice in choices):
-            raise UsageError(f"form: expected a list of texts to choose from, none empty, found {choices!r:.80}")
+            problem = f"form: expected a list of texts to choose from, none empty, found {choices!r:.80}"
+            raise UsageError(problem, field="form")
         if len(choices) > MAX_CHOICES:
-            raise UsageError(f"form: {len(choices)} texts to choose from, at most {MAX_CHOICES} fit")
+            raise UsageError(f"form: {len(choices)} texts to choose from, at most {MAX_CHOICES} fit", field="form")
 
 
 AnswerForm = JsonForm | RegexForm | ChoiceForm

@@ -107,6 +107,7 @@ class Grammars:
                 f"the schemas of this request have {len(rules.text)} characters in all, "
                 f"at most {MAX_GRAMMAR_BYTES} fit",
                 hint="send fewer tools or smaller schemas",
+                field="form",
             )
         with self._lock:
             if (grammar := self._kept.get(rules)) is not None:
@@ -185,10 +186,11 @@ class GrammarConstraint:
         if self._matcher.is_error():
             cause = self._matcher.get_error().partition("\n")[0][:200]
             if cause == _UNSATISFIABLE:
-                raise UsageError("the schema cannot be enforced: no JSON value satisfies it")
+                raise UsageError("the schema cannot be enforced: no JSON value satisfies it", field="form")
             raise UsageError(
                 f"the schema is too complex to be enforced: {cause}",
                 hint="use simpler patterns and fewer nested or optional parts",
+                field="form",
             )
 
 
@@ -226,9 +228,10 @@ def _compile(rules: Rules, vocabulary: _Vocabulary) -> Grammar:
         limits=llguidance.LLParserLimits(max_items_in_row=_MAX_ALTERNATIVES),
     )
     if matcher.is_error():
-        raise UsageError(f"the schema cannot be enforced: {explain(rules.text, matcher.get_error())}")
+        problem = f"the schema cannot be enforced: {explain(rules.text, matcher.get_error())}"
+        raise UsageError(problem, field="form")
     grammar = Grammar(matcher, vocabulary, is_json=rules.is_json)
     begin = grammar.constraint()
     if not begin.forced_tokens() and not begin.allows_text():
-        raise UsageError("the schema cannot be enforced: no JSON value satisfies it")
+        raise UsageError("the schema cannot be enforced: no JSON value satisfies it", field="form")
     return grammar

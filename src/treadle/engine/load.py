@@ -225,6 +225,14 @@ def plan_model(model: str | Path, **options: Unpack[PlanOptions]) -> ExecutionPl
     return plan_execution(file, settings, machine, max_num_requests=batching.max_num_requests)
 
 
+def usual_memory_bytes(model: str | Path, **options: Unpack[PlanOptions]) -> int:
+    """Return how much memory a model takes where it is not told how much there is for it; raises as ``LLM`` does."""
+    file, settings, machine = ModelFile.open(resolve_model(model)), read_settings(options), view_machine()
+    memory = plan_execution(file, replace(settings, memory_bytes=None), machine).memory
+    caches_bytes = memory.ram_cache_bytes + memory.disk_buffer_bytes + settings.adapter_memory_bytes
+    return memory.weight_bytes + memory.kv_bytes + memory.scratch_bytes + caches_bytes
+
+
 def read_settings(options: PlanOptions) -> Settings:
     """Return the settings of the environment, with the options that were given in the stead of theirs."""
     unknown = options.keys() - PlanOptions.__annotations__.keys()

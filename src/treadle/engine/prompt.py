@@ -106,12 +106,15 @@ class PromptReader:
             return EncodedPrompt(self._tokenizer.encode(prompt, max_tokens=self._context))
         if not isinstance(prompt, Sequence) or not all(isinstance(token_id, int) for token_id in prompt):
             raise UsageError(
-                f"prompt: expected text or a list of token ids, found {prompt!r:.80}", hint="`chat` takes messages"
+                f"prompt: expected text or a list of token ids, found {prompt!r:.80}",
+                hint="`chat` takes messages",
+                field="prompt",
             )
         vocab_size = self._tokenizer.vocab_size
         for token_id in prompt:
             if not 0 <= token_id < vocab_size:
-                raise UsageError(f"prompt: {token_id} is not a token id, expected 0 to {vocab_size - 1}")
+                problem = f"prompt: {token_id} is not a token id, expected 0 to {vocab_size - 1}"
+                raise UsageError(problem, field="prompt")
         return EncodedPrompt(list(prompt))
 
     def read_all(self, prompts: Sequence[object]) -> list[EncodedPrompt]:
@@ -123,7 +126,7 @@ class PromptReader:
             except UsageError as error:
                 if len(prompts) == 1:
                     raise
-                raise UsageError(f"prompt {index} of the list: {error.args[0]}", hint=error.hint) from None
+                raise error.about(f"prompt {index} of the list") from None
         return encoded
 
     def read_chat(self, messages: Messages, variables: Mapping[str, Any]) -> EncodedPrompt:

@@ -112,7 +112,8 @@ def _refusal(name: str, value: object, expected: str) -> UsageError:
         shown = repr(value)
     except ValueError:  # an integer beyond the digits Python is willing to print
         shown = f"{type(value).__name__} of very many digits"
-    return UsageError(f"SamplingParams: {name} is {shown[:80]}, expected {expected}")
+    field = name.rpartition(" ")[2].partition("[")[0]
+    return UsageError(f"SamplingParams: {name} is {shown[:80]}, expected {expected}", field=field)
 
 
 def _number(name: str, value: object, low: float, high: float, *, above_low: bool = False) -> float:

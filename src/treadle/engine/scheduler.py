@@ -141,7 +141,7 @@ class Scheduler:
             max_length: The most tokens of prompt and answer together, or ``None`` where no answer is wanted.
         """
         if num_prompt_tokens == 0:
-            raise UsageError("the prompt is empty: there is no token to continue from")
+            raise UsageError("the prompt is empty: there is no token to continue from", field="prompt")
         room = self.context if max_length is None else self.context - 1
         if num_prompt_tokens > room:
             raise ContextError(

@@ -52,4 +52,4 @@ def try_grammar(rules: str) -> None:
     else:
         if tried.returncode == 0:
             return
-    raise UsageError("the schema cannot be enforced: its patterns together are too complex")
+    raise UsageError("the schema cannot be enforced: its patterns together are too complex", field="form")

@@ -28,7 +28,7 @@ def refuse(path: str, problem: str) -> NoReturn:
     shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in path)
     if len(shown) > _MAX_PATH:
         shown = f"{shown[: _MAX_PATH // 2]}…{shown[-_MAX_PATH // 2 :]}"
-    raise UsageError(f"the schema cannot be enforced: {shown}: {problem}")
+    raise UsageError(f"the schema cannot be enforced: {shown}: {problem}", field="form")
 
 
 def plain_text(value: Any, path: str) -> str:

@@ -102,7 +102,9 @@ class ChatTemplate:
             )
         taken = _OWN_VARIABLES & variables.keys()
         if taken:
-            raise UsageError(f"template variable {min(taken)!r} cannot be set by a request")
+            raise UsageError(
+                f"template variable {min(taken)!r} cannot be set by a request", field="chat_template_kwargs"
+            )
         normal, known_tools = normalise_messages(messages), normalise_tools(tools)
         if any("tool_calls" in message for message in normal) and not self._takes_mappings:
             normal = [_with_argument_text(message) for message in normal]

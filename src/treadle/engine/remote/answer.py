@@ -6,6 +6,7 @@ Leaves to others: where the events come from (``remote.http``) and giving the ch
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AnswerReader"]
 
+_ESCAPE = r"\\x([0-9a-f]{2})"
+_BYTES = re.compile(f"bytes:({_ESCAPE})+")
 MAX_ANSWER_CHARS = 16 << 20
 _REASONS: Mapping[str, FinishReason] = {
     "stop": "stop",
@@ -244,7 +247,12 @@ def _logprobs(given: Any) -> list[TokenLogprob]:
     if "tokens" in given:
         tops = given.get("top_logprobs") or [{}] * len(given["tokens"])
         return [
-            _logprob(token, logprob, top=[_logprob(*each) for each in (top or {}).items()])
+            _logprob(
+                token,
+                logprob,
+                _escaped(token),
+                [_logprob(name, value, _escaped(name)) for name, value in (top or {}).items()],
+            )
             for token, logprob, top in zip(given["tokens"], given["token_logprobs"], tops, strict=True)
         ]
     return [
@@ -255,6 +263,11 @@ def _logprobs(given: Any) -> list[TokenLogprob]:
 
 def _top(given: Mapping[str, Any]) -> TokenLogprob:
     return _logprob(given["token"], given["logprob"], given.get("bytes"))
+
+
+def _escaped(token: str) -> list[int] | None:
+    """Return the bytes of a token that is no text by itself, as OpenAI's API for texts spells it."""
+    return [int(byte, 16) for byte in re.findall(_ESCAPE, token)] if _BYTES.fullmatch(token) else None
 
 
 def _logprob(

@@ -28,6 +28,7 @@ __all__ = ["RemoteHttp", "RemoteLimits", "TryAgainError", "error_in"]
 MAX_BODY_BYTES = 64 << 20  # of an answer that is not streamed
 _MAX_ERROR_BYTES = 64 << 10
 _MAX_REASON_CHARS = 500
+_MAX_FIELD_CHARS = 200
 _REST_SECONDS = 0.5
 _BUSY = frozenset({429, 503, 529})
 _RETRIED = _BUSY | {408, 425, 502, 504}
@@ -162,7 +163,7 @@ class RemoteHttp:
         if response.is_redirect:
             target = response.headers.get("location", "")
             raise RemoteError(f"the engine at {self._host} has moved to {target:.200}", hint="give that URL instead")
-        message, code = _error_of(await _read(self._host, response, most=_MAX_ERROR_BYTES, cuts=True))
+        message, code, field = _error_of(await _read(self._host, response, most=_MAX_ERROR_BYTES, cuts=True))
         said = f"{message or response.reason_phrase} (status {status})"
         if status in _BUSY:
             raise TryAgainError(CapacityError(f"the engine at {self._host} is busy: {said}"), _retry_after(response))
@@ -174,8 +175,8 @@ class RemoteHttp:
             )
         if 400 <= status < 500:
             is_too_long = code in _TOO_LONG or _TOO_LONG_WORDS in message
-            kind = ContextError if is_too_long else UsageError
-            raise kind(f"the engine at {self._host} refused: {said}")
+            refused = f"the engine at {self._host} refused: {said}"
+            raise ContextError(refused, field=field or "prompt") if is_too_long else UsageError(refused, field=field)
         raise RemoteError(f"the engine at {self._host} failed: {said}")
 
 
@@ -226,18 +227,20 @@ def _parse(host: str, data: bytes) -> Any:
         raise RemoteError(f"the engine at {host} sent what is no JSON ({error}): {shown!r}") from None
 
 
-def _error_of(body: bytes) -> tuple[str, str | None]:
-    """Return what a body says about a failure, and its code or type; servers have several ways to say it."""
+def _error_of(body: bytes) -> tuple[str, str | None, str | None]:
+    """Return what a body says about a failure, its code or type, and the field at fault; servers differ in the way."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
-        return body.decode(errors="replace").strip()[:_MAX_REASON_CHARS], None
+        return body.decode(errors="replace").strip()[:_MAX_REASON_CHARS], None, None
     inner = found.get("error", found) if isinstance(found, dict) else found
     if isinstance(inner, dict):
         message = inner.get("message") or inner.get("detail") or ""
         names = [name for name in (inner.get("code"), inner.get("type")) if isinstance(name, str)]
-        return str(message)[:_MAX_REASON_CHARS], next(iter(names), None)
-    return str(inner)[:_MAX_REASON_CHARS], None
+        field = inner.get("param")
+        field = field[:_MAX_FIELD_CHARS] if isinstance(field, str) else None
+        return str(message)[:_MAX_REASON_CHARS], next(iter(names), None), field
+    return str(inner)[:_MAX_REASON_CHARS], None, None
 
 
 def _retry_after(response: httpx.Response) -> float | None:
