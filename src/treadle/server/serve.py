@@ -79,7 +79,12 @@ async def _serve(
     on_ready: Callable[[str], None] | None,
 ) -> None:
     async def load(source: str) -> AsyncEngine:
-        return await open_engine(source, **load_options)
+        options = load_options
+        if len(hub.models) > 1:
+            from treadle.server.memory_share import share_memory  # noqa: PLC0415  needs the native core
+
+            options = await share_memory(source, options, [model.engine for model in hub.loaded if model.engine])
+        return await open_engine(source, **options)
 
     asyncio.get_running_loop().set_exception_handler(AcceptFailures())
     spans = open_spans(settings.otel_endpoint)

@@ -20,17 +20,22 @@ router = APIRouter(tags=["models"])
 
 @router.get("/v1/models", summary="List the models")
 async def list_models(request: Request) -> dict[str, Any]:
-    """Return every model of this server, loaded or not, and its adapters after it."""
+    """Return every model of this server, loaded or not, its adapters after it, and at last other names of models."""
+    hub = state_of(request).hub
     facts = []
-    for model in state_of(request).hub.models.values():
+    for model in hub.models.values():
         facts += [_facts(model), *(_adapter_facts(model, adapter) for adapter in model.adapters.values())]
+    facts += [_alias_facts(name, model) for name, model in hub.aliases.items()]
     return {"object": "list", "data": facts}
 
 
 @router.get("/v1/models/{name:path}", summary="Describe a model")
 async def get_model(request: Request, name: str) -> dict[str, Any]:
     """Return one model, or one adapter."""
-    model = state_of(request).hub.find(name)
+    hub = state_of(request).hub
+    model = hub.find(name)
+    if name in hub.aliases:
+        return _alias_facts(name, model)
     return _adapter_facts(model, model.adapters[name]) if name in model.adapters else _facts(model)
 
 
@@ -42,9 +47,12 @@ async def health() -> dict[str, str]:
 
 @router.get("/ready", summary="Tell whether requests are welcome")
 async def ready(request: Request) -> JSONResponse:
-    """Return 200 when the default model is loaded and the server is not shutting down, else 503."""
+    """Return 503 while the server is shutting down or the default model could not be loaded, else 200.
+
+    A model that was unloaded because nobody used it comes back with the next request.
+    """
     state = state_of(request)
-    is_ready = state.hub.default.engine is not None and not state.limits.is_draining
+    is_ready = not (state.hub.default.is_broken or state.limits.is_draining)
     return JSONResponse({"status": "ready" if is_ready else "not ready"}, status_code=200 if is_ready else 503)
 
 
@@ -53,6 +61,10 @@ def _facts(model: ServedModel) -> dict[str, Any]:
     if model.engine is not None:
         facts["context_length"] = model.engine.context
     return facts
+
+
+def _alias_facts(name: str, model: ServedModel) -> dict[str, Any]:
+    return {**_facts(model), "id": name, "root": model.name}
 
 
 def _adapter_facts(model: ServedModel, adapter: AdapterSource) -> dict[str, Any]:
