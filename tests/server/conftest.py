@@ -52,6 +52,13 @@ def server(request: pytest.FixtureRequest) -> RunningServer:
     return running
 
 
+@pytest.fixture(scope="session")
+def direct(native_server: RunningServer) -> Iterator[httpx.Client]:
+    """For what is answered before any engine hears of it, whichever that is."""
+    with httpx.Client(base_url=native_server.url, timeout=60) as client:
+        yield client
+
+
 @pytest.fixture
 def http(server: RunningServer) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.url, timeout=60) as client:

@@ -90,13 +90,14 @@ def compare_poolings(http: httpx.Client) -> None:
     ("body", "param", "word"),
     [
         ({"input": ""}, "input", "empty"),
-        ({"input": []}, "input", "at least 1"),
-        ({"input": [[]]}, "input[0]", "at least 1"),
+        ({"input": []}, "input", "one or more"),
+        ({"input": [[]]}, "input[0]", "not empty"),
         ({"input": ["a", ""]}, "input", "prompt 1 of the list"),
         ({"input": [-1]}, "input", "-1 is not a token id"),
         ({"input": [[1], [10**6]]}, "input", "prompt 1 of the list: prompt: 1000000 is not a token id"),
-        ({"input": [1, "a"]}, "input[1]", "integer"),
-        ({"input": [["a"]]}, "input[0][0]", "integer"),
+        ({"input": [1, "a"]}, "input[1]", "token id"),
+        ({"input": [["a"]]}, "input[0][0]", "token id"),
+        ({"input": [True]}, "input[0]", "token ids"),
         ({"input": None}, "input", ""),
         ({"input": 3}, "input", ""),
         ({}, "input", "required"),
@@ -107,8 +108,8 @@ def compare_poolings(http: httpx.Client) -> None:
         ({"input": "a", "stream": True}, "stream", "unknown parameter"),
     ],
 )
-def test_refusals_name_the_field(http: httpx.Client, body: dict[str, Any], param: str, word: str) -> None:
-    response = http.post(PATH, json=body)
+def test_refusals_name_the_field(direct: httpx.Client, body: dict[str, Any], param: str, word: str) -> None:
+    response = direct.post(PATH, json=body)
     error = response.json()["error"]
     assert (response.status_code, error["type"], error["param"]) == (400, "invalid_request_error", param)
     assert word in error["message"]

@@ -143,14 +143,15 @@ def test_a_refusal_is_what_the_assistant_said(http: httpx.Client) -> None:
     [
         ("/v1/responses", {"input": 3}, "input", "or"),
         ("/v1/completions", {"prompt": [1, "a"]}, "prompt[1]", "integer"),
+        ("/v1/completions", {"prompt": ["a", [1, True]]}, "prompt[1][1]", "integer"),
         ("/v1/chat/completions", {"messages": [user("a")], "stop": 3}, "stop", "array"),
         ("/v1/chat/completions", {"messages": [user("a")], "tool_choice": {"type": "x"}}, "tool_choice.function", ""),
     ],
 )
 def test_fields_of_several_types_have_their_own_names(
-    http: httpx.Client, path: str, body: dict[str, Any], param: str, word: str
+    direct: httpx.Client, path: str, body: dict[str, Any], param: str, word: str
 ) -> None:
-    error = http.post(path, json=body).json()["error"]
+    error = direct.post(path, json=body).json()["error"]
     assert error["param"] == param
     assert error["message"].startswith(f"{param}: ")
     assert word in error["message"]
@@ -196,8 +197,17 @@ def test_completions_of_every_kind_of_prompt(http: httpx.Client) -> None:
     assert complete("Once upon", echo=True).json()["choices"][0]["text"] == "Once upon" + texts[0]["text"]
     for wrong in ([], [[]], [-1], [10**9], [1, "a"], None, 3):
         assert complete(wrong).status_code == 400
-    assert complete("").status_code in (200, 400)
-    assert complete("a", max_tokens=0).status_code == 400
+    assert complete("").json()["error"]["param"] == "prompt"
+    echoed = complete(["Once upon", ids], max_tokens=0, echo=True, n=2).json()
+    assert [(each["index"], each["text"], each["finish_reason"]) for each in echoed["choices"]] == [
+        (index, "Once upon", "length") for index in range(4)
+    ]
+    assert (echoed["usage"]["prompt_tokens"], echoed["usage"]["completion_tokens"]) == (2 * len(ids), 0)
+    assert complete("a", max_tokens=0, stream=True).text.endswith("data: [DONE]\n\n")
+    assert complete(["a"] * 65).json()["error"]["message"].startswith("prompt: 65 prompts")
+    assert complete("a", echo=True, logprobs=1).json()["error"]["param"] == "logprobs"
+    assert complete("a", best_of=2).json()["error"]["param"] == "best_of"
+    assert complete("a", best_of=1).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,10 @@ LINKED_LIST = {
 }
 
 
+def function(name: str, parameters: Any = None) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
 def schema_format(schema: Any) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "f", "strict": True, "schema": schema}}
 
@@ -196,17 +200,21 @@ def test_calls_that_are_not_forced(http: httpx.Client, choice: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("fields", "param"),
     [
-        {"tools": [], "tool_choice": "required"},
-        {"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "nothing"}}},
-        {"tools": [WEATHER, WEATHER]},
-        {"tools": [{"type": "function", "function": {"name": "a b"}}]},
-        {"tools": [{"type": "web_search"}]},
+        ({"tools": [], "tool_choice": "required"}, "tool_choice"),
+        ({"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "nothing"}}}, "tool_choice"),
+        ({"tools": [WEATHER, WEATHER]}, "tools"),
+        ({"tools": [function("a b")]}, "tools[0].function.name"),
+        ({"tools": [function("f" * 65)]}, "tools[0].function.name"),
+        ({"tools": [function("f", {"type": "string"})]}, "tools[0].function.parameters.type"),
+        ({"tools": [function("f", {"properties": {"a": {"$ref": "#/no"}}})], "tool_choice": "required"}, "tools"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
     ],
 )
-def test_wrong_tools(http: httpx.Client, fields: dict[str, Any]) -> None:
-    assert ask(http, messages=HELLO, **fields).status_code == 400
+def test_wrong_tools(direct: httpx.Client, fields: dict[str, Any], param: str) -> None:
+    response = ask(direct, messages=HELLO, **fields)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
 
 
 def test_no_tools_and_none_is_an_ordinary_request(http: httpx.Client) -> None:
@@ -276,11 +284,12 @@ def test_forms_in_the_words_of_vllm(http: httpx.Client, wanted: dict[str, Any], 
         ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs"),
         ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
         ({"structured_outputs": {"grammar": "root ::= a"}}, "structured_outputs.grammar"),
-        ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}}, None),
-        ({"structured_outputs": {"regex": "(unclosed"}}, None),
-        ({"structured_outputs": {"json": False}}, None),
+        ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": "(unclosed"}}, "structured_outputs"),
+        ({"structured_outputs": {"json": False}}, "structured_outputs"),
+        ({"response_format": schema_format({"$ref": "#"})}, "response_format"),
     ],
 )
-def test_forms_that_cannot_be(http: httpx.Client, fields: dict[str, Any], place: str | None) -> None:
-    response = ask(http, **fields)
+def test_forms_that_cannot_be(direct: httpx.Client, fields: dict[str, Any], place: str | None) -> None:
+    response = ask(direct, **fields)
     assert (response.status_code, response.json()["error"]["param"]) == (400, place)

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 
 from treadle.server.auth import Gate
 from treadle.server.errors import add_error_handlers
+from treadle.server.head import AnswerHead
 from treadle.server.hub import ModelHub
 from treadle.server.keys import Keyring
 from treadle.server.limits import LimitRequests, Limits
@@ -66,7 +67,8 @@ def create_app(hub: ModelHub, settings: ServerSettings, *, spans: Spans | None =
                 await asyncio.to_thread(spans.close)
 
     # Documentation pages of the framework load scripts from the internet; the OpenAPI document itself is served.
-    app = FastAPI(title="Treadle", lifespan=life, docs_url=None, redoc_url=None)
+    # A redirect away from a last slash would give clients behind a proxy an address that is not there.
+    app = FastAPI(title="Treadle", lifespan=life, docs_url=None, redoc_url=None, redirect_slashes=False)
     limits = Limits(settings)
     machine = MachineWatch(hub, limits)
     counted = Metrics(hub, limits, machine, prefix=settings.metric_prefix)
@@ -74,8 +76,9 @@ def create_app(hub: ModelHub, settings: ServerSettings, *, spans: Spans | None =
     state = ServerState(hub, settings, keys, ResponseStore(settings.max_stored_bytes), limits, counted, machine)
     app.state.server = state
     hub.observers.append(partial(AnswerWatch, metrics=counted))
-    add_error_handlers(app)
+    add_error_handlers(app, [route.path for module in _ROUTES for route in module.router.routes])
     # The last one added is the first that a request meets.
+    app.add_middleware(AnswerHead)
     app.add_middleware(LimitRequests, limits=limits)
     app.add_middleware(Gate, settings=settings, keys=keys)
     app.add_middleware(Watch, report=partial(_report, state, spans))

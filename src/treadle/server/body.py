@@ -6,10 +6,13 @@ Leaves to others: what a body may hold (``server.schema``) and how a refusal loo
 from __future__ import annotations
 
 import asyncio
+from codecs import BOM_UTF8
 from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import ValidationError
+from pydantic_core import from_json
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 
 from treadle.server.disconnect import ClientGoneError
@@ -19,6 +22,7 @@ from treadle.server.settings import ServerSettings
 
 __all__ = ["body_schema", "read_body"]
 
+_CHARSETS = frozenset({"utf-8", "utf8", "us-ascii", "ascii"})
 _Schema = TypeVar("_Schema", bound=Body)
 
 
@@ -30,14 +34,7 @@ async def read_body(request: Request, schema: type[_Schema], settings: ServerSet
             compressed one, 400 for all else that is wrong.
         ClientGoneError: The client left before its body was complete.
     """
-    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if kind != "application/json" and not kind.endswith("+json"):
-        raise ApiError(
-            415, f"expected a body of type application/json, found {kind[:80]}", code="unsupported_media_type"
-        )
-    coding = request.headers.get("content-encoding", "identity").strip().lower()
-    if coding != "identity":
-        raise ApiError(415, f"expected a body without coding, found {coding[:80]}", code="unsupported_media_type")
+    _check_media_type(request.headers)
     try:
         data = await asyncio.wait_for(_read(request, settings.max_body_bytes), settings.client_timeout)
     except asyncio.TimeoutError:
@@ -46,7 +43,7 @@ async def read_body(request: Request, schema: type[_Schema], settings: ServerSet
     except ClientDisconnect:
         raise ClientGoneError from None
     try:
-        return schema.model_validate_json(data)
+        return schema.model_validate_json(_checked_json(data))
     except ValidationError as error:
         raise invalid_body(error) from None
 
@@ -60,6 +57,35 @@ def body_schema(schema: type[Body]) -> dict[str, Any]:
             "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}},
         }
     }
+
+
+def _check_media_type(headers: Headers) -> None:
+    kind, _, parameters = headers.get("content-type", "application/json").lower().partition(";")
+    kind = kind.strip()
+    if kind != "application/json" and not kind.endswith("+json"):
+        raise _unsupported(f"expected a body of type application/json, found {kind[:80]}")
+    for parameter in parameters.split(";"):
+        name, _, value = parameter.partition("=")
+        if name.strip() == "charset" and value.strip(' "') not in _CHARSETS:
+            raise _unsupported(f"expected JSON in UTF-8, found {value.strip()[:80]}")
+    encoding = headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise _unsupported(f"expected a body as it is, found one encoded as {encoding[:80]}")
+
+
+def _unsupported(message: str) -> ApiError:
+    return ApiError(415, message, code="unsupported_media_type")
+
+
+def _checked_json(data: bytes) -> bytes:
+    """Return JSON without the mark some editors put before it; raises ApiError for numbers that JSON does not have."""
+    data = data.removeprefix(BOM_UTF8)
+    if b"NaN" in data or b"Infinity" in data:  # pydantic takes them where any value may be
+        try:
+            from_json(data, allow_inf_nan=False)
+        except ValueError as error:
+            raise ApiError(400, f"the body is not JSON: {error}", code="invalid_json") from None
+    return data
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from http import HTTPStatus
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
@@ -24,6 +25,7 @@ from treadle.errors import (
     DeadlineError,
     ModelFileError,
     RemoteError,
+    TemplateError,
     TreadleError,
     UsageError,
 )
@@ -43,6 +45,14 @@ __all__ = [
 
 _log = logging.getLogger("treadle.server")
 _MOST_MISTAKES = 1000  # taking them all out of pydantic would take seconds, in which nobody is answered
+_NEAR = 0.8  # how alike paths must be for one to be what was meant by the other
+# What each API calls the settings of the engine.
+_FIELDS = {
+    "/v1/chat/completions": {"prompt": "messages"},
+    "/v1/completions": {"form": "structured_outputs"},
+    "/v1/embeddings": {"prompt": "input"},
+    "/v1/responses": {"prompt": "input", "messages": "input", "max_tokens": "max_output_tokens"},
+}
 ANTHROPIC_PREFIX = "/v1/messages"
 _ANTHROPIC_TYPES = {
     400: "invalid_request_error",
@@ -75,12 +85,15 @@ def api_error(error: BaseException) -> ApiError:
     """Say in the API's terms what went wrong; text of unforeseen errors stays in the log."""
     if isinstance(error, ApiError):
         return error
-    if isinstance(error, HTTPException):
-        kind = "invalid_request_error" if error.status_code < 500 else "server_error"
-        return ApiError(error.status_code, str(error.detail), kind, headers=dict(error.headers or {}))
-    if isinstance(error, ContextError):
-        return ApiError(400, str(error), param="messages", code="context_length_exceeded")
-    if isinstance(error, (UsageError, ModelFileError)):
+    if isinstance(error, RequestValidationError):  # only what is in the URL is left to the framework
+        first = error.errors()[0]
+        name = str(first["loc"][-1])
+        return ApiError(400, f"{name}: {first['msg']}", param=name, code="invalid_value")
+    if isinstance(error, UsageError):
+        code = "context_length_exceeded" if isinstance(error, ContextError) else "invalid_value"
+        field = "prompt" if isinstance(error, TemplateError) else error.field
+        return ApiError(400, str(error), param=field, code=code)
+    if isinstance(error, ModelFileError):
         return ApiError(400, str(error))
     return _server_error(error)
 
@@ -110,13 +123,16 @@ def invalid_body(error: ValidationError) -> ApiError:
     """Turn what pydantic found into one sentence about the first field at fault."""
     if error.error_count() > _MOST_MISTAKES:
         return ApiError(400, f"the body has {error.error_count()} mistakes, too many to name one", code="invalid_value")
-    found = error.errors(include_url=False, include_input=False, include_context=False)
+    found = error.errors(include_url=False, include_input=False)
     first = found[0]
     path, is_union = _path(first["loc"])
     if is_union:  # the alternative that was meant is the one that got furthest
         paths = [_path(other["loc"])[0] for other in found if other["loc"][0] == first["loc"][0]]
         path = max(paths, key=len)
         first = {**first, "type": "invalid", "msg": "; or ".join(dict.fromkeys(_messages_at(path, found)))}
+    if first["type"] == "mistake":
+        field = first["ctx"]["field"]
+        path += f".{field}" if path and field[:1].isalpha() else field
     if first["type"] == "extra_forbidden":
         return ApiError(400, f"unknown parameter: {path}", param=path, code="unknown_parameter")
     message = first["msg"].removeprefix("Value error, ")
@@ -154,26 +170,33 @@ def error_body(error: ApiError, path: str = "") -> dict[str, Any]:
     return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}
 
 
-def add_error_handlers(app: FastAPI) -> None:
-    """Answer every foreseen exception of a route with ``error_body``."""
+def add_error_handlers(app: FastAPI, paths: Sequence[str]) -> None:
+    """Answer every foreseen exception of a route with ``error_body``; ``paths`` are all that there are."""
 
     async def handle(request: Request, error: Exception) -> JSONResponse:
-        failure = api_error(error)
-        if isinstance(error, HTTPException) and error.detail == HTTPStatus(error.status_code).phrase:
-            failure.message = _routing_text(request, error)
-        return _response(failure, request.url.path)
+        path = request.url.path
+        found = _unroutable(error, request, paths) if isinstance(error, HTTPException) else api_error(error)
+        if isinstance(error, UsageError) and found.param is not None:  # it has the engine's name for the field
+            found = replace(found, param=_FIELDS.get(path, {}).get(found.param.partition("[")[0], found.param))
+        return _response(found, path)
 
     handler: Callable[[Request, Exception], Awaitable[JSONResponse]] = handle
-    for kind in (ApiError, TreadleError, HTTPException):
+    for kind in (ApiError, TreadleError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, handler)
 
 
-def _routing_text(request: Request, error: HTTPException) -> str:
-    """Say what of a request fits no route: the framework only names the status."""
-    asked = f"{request.method} {request.url.path!r:.80}"
-    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        return f"{asked}: expected {(error.headers or {}).get('Allow', 'another method')}"
-    return f"{asked}: there is no such route; GET /openapi.json lists those there are"
+def _unroutable(error: HTTPException, request: Request, paths: Sequence[str]) -> ApiError:
+    """Say which route a request did not find, and which one may have been meant."""
+    method, path = request.method, request.url.path
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        text = f"{path:.200} does not take {method}, expected {headers.get('Allow', 'another method')}"
+        return ApiError(405, text, code="method_not_allowed", headers=headers)
+    if error.status_code != 404 or error.detail != "Not Found":
+        return ApiError(error.status_code, str(error.detail), headers=headers)
+    near = get_close_matches(path[:200], paths, 1, _NEAR)
+    text = f"there is no {path[:200]!r} here" + (f"; did you mean {near[0]}?" if near else "")
+    return ApiError(404, text, code="unknown_url", headers=headers)
 
 
 async def send_error(error: BaseException, scope: Scope, receive: Receive, send: Send) -> None:

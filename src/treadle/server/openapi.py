@@ -18,7 +18,7 @@ from treadle.server.schema.chat import ChatRequest
 from treadle.server.schema.completions import CompletionRequest
 from treadle.server.schema.embeddings import EmbeddingsRequest
 from treadle.server.schema.messages import CountTokensRequest, MessagesRequest
-from treadle.server.schema.responses import ResponsesRequest
+from treadle.server.schema.responses import InputTokensRequest, ResponsesRequest
 from treadle.server.schema.tokenize import DetokenizeRequest, TokenizeRequest
 
 __all__ = ["FAILURES", "openapi_document"]
@@ -34,6 +34,7 @@ _BODIES: dict[Any, dict[str, Any]] = {
     CountTokensRequest: {"model": "smollm2-135m", "messages": _HELLO},
     DetokenizeRequest: {"tokens": [1, 2, 3]},
     EmbeddingsRequest: {"input": ["red", "blue"]},
+    InputTokensRequest: {"input": "Say hello."},
     LoadAdapterRequest: {"lora_name": "legal", "lora_path": "/models/legal.gguf"},
     MessagesRequest: {"model": "smollm2-135m", "max_tokens": 64, "messages": _HELLO},
     ResponsesRequest: {"input": "Say hello.", "max_output_tokens": 64},
@@ -56,7 +57,7 @@ FAILURES = {
     "404": "There is no such model, adapter or response.",
     "408": "The body took too long.",
     "413": "The body is too large.",
-    "415": "The body is not JSON, or compressed.",
+    "415": "The body is not JSON in UTF-8, or compressed.",
     "429": "Too many requests wait, or the key has used what it may; `Retry-After` says when to come again.",
     "500": "A bug of the server; its log has the traceback.",
     "502": "The engine elsewhere that this model is passed on to has failed.",

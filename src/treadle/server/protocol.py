@@ -165,6 +165,11 @@ class GuardedProtocol(HttpToolsProtocol):
         self.parser = httptools.HttpRequestParser(self)
         self.data_received(b"%b %b HTTP/%b\r\n%b\r\n%b" % (method, self.url, version.encode(), head, rest))
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP in the words of the API."""
+        self.transport.write(_response(400, msg))
+        self.transport.close()
+
     def _watch(self) -> None:
         """Begin to time what is awaited now, unless that runs already."""
         stage = self._stage

@@ -13,9 +13,9 @@ from treadle.server.errors import ApiError
 from treadle.server.schema.responses import ResponseToolChoice
 
 if TYPE_CHECKING:
-    from treadle.server.schema.responses import ResponsesRequest
+    from treadle.server.schema.responses import InputTokensRequest
 
-__all__ = ["Item", "input_items", "read_conversation"]
+__all__ = ["Item", "input_items", "listed_items", "read_conversation"]
 
 Item = Mapping[str, Any]
 
@@ -26,17 +26,30 @@ _FIELDS = {
     "function_call_output": _COMMON | {"call_id", "output"},
     "reasoning": _COMMON | {"summary", "content", "encrypted_content"},
 }
-_TEXT_KINDS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
+_TEXT_KINDS = ("input_text", "output_text", "text", "reasoning_text", "summary_text", "refusal")
 
 
-def input_items(body: ResponsesRequest) -> list[Item]:
+def input_items(body: InputTokensRequest) -> list[Item]:
     """Return what a request adds to the conversation, as items."""
     if isinstance(body.input, str):
         return [{"type": "message", "role": "user", "content": body.input}]
     return list(body.input)
 
 
-def read_conversation(body: ResponsesRequest, items: Sequence[Item]) -> Conversation:
+def listed_items(items: Sequence[Item], response_id: str) -> list[dict[str, Any]]:
+    """Return items as the API lists them: each with an id, messages with parts."""
+    listed = []
+    for index, item in enumerate(items):
+        shown: dict[str, Any] = {"type": "message", "id": f"item_{response_id}_{index}", "status": "completed", **item}
+        if shown["type"] == "message" and isinstance(shown["content"], str):
+            said: dict[str, Any] = {"type": "output_text", "annotations": []}
+            part = said if shown["role"] == "assistant" else {"type": "input_text"}
+            shown["content"] = [{**part, "text": shown["content"]}]
+        listed.append(shown)
+    return listed
+
+
+def read_conversation(body: InputTokensRequest, items: Sequence[Item]) -> Conversation:
     """Return what ``body`` asks, after the ``items`` of the whole conversation.
 
     Raises:
@@ -82,7 +95,7 @@ class _Reader:
         kind = item.get("type", "message")
         if not isinstance(kind, str) or kind not in _FIELDS:
             _refuse(place, f"expected an item of type {', '.join(_FIELDS)}, found {kind!r:.80}")
-        if unknown := set(item) - _FIELDS[kind]:
+        if unknown := {name for name, value in item.items() if value is not None} - _FIELDS[kind]:
             _refuse(f"{place}.{min(unknown):.80}", "unknown parameter")
         if kind == "message":
             self._message(item, place)
@@ -132,7 +145,7 @@ def _text(content: Any, place: str) -> str:
         kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
         if kind not in _TEXT_KINDS:
             _refuse(f"{place}[{index}]", f"this model reads text parts only, found one of type {kind!r:.80}")
-        texts.append(_string(part, "text", f"{place}[{index}]"))
+        texts.append(_string(part, "refusal" if kind == "refusal" else "text", f"{place}[{index}]"))
     return "".join(texts)
 
 
@@ -144,4 +157,4 @@ def _string(item: Item, name: str, place: str) -> str:
 
 
 def _refuse(place: str, problem: str) -> NoReturn:
-    raise ApiError(400, f"{place}: {problem}", param=place)
+    raise ApiError(400, f"{place}: {problem}", param=place, code="invalid_value")

@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import Any
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
 
 from treadle.models.tool_dialects import Content, Part, ToolCall
+from treadle.server.logprobs import token_logprobs
+
+if TYPE_CHECKING:
+    from treadle.engine.completion import TokenLogprob
 
 __all__ = ["ResponseOutput"]
 
@@ -23,11 +28,13 @@ class ResponseOutput:
 
     def __init__(self) -> None:
         self.items: list[dict[str, Any]] = []
+        self._logprobs: list[dict[str, Any]] = []
         self._is_open = False
 
-    def add(self, parts: Sequence[Part]) -> list[Event]:
-        """Add parts of the answer and return their events."""
+    def add(self, parts: Sequence[Part], logprobs: Sequence[TokenLogprob] = ()) -> list[Event]:
+        """Add parts of the answer and return their events; log-probabilities wait for the text of their tokens."""
         events: list[Event] = []
+        self._logprobs += token_logprobs(logprobs)
         for part in parts:
             if isinstance(part, ToolCall):
                 events += self._add_call(part)
@@ -41,6 +48,7 @@ class ResponseOutput:
 
     def _add_call(self, call: ToolCall) -> list[Event]:
         events = self._close("completed")
+        self._logprobs.clear()  # of tokens that are no text
         item = {
             "type": "function_call",
             "id": f"fc_{secrets.token_hex(12)}",
@@ -66,10 +74,18 @@ class ResponseOutput:
             part: dict[str, Any] = {"type": part_kind, "text": ""}
             part |= {"annotations": [], "logprobs": []} if kind == "message" else {}
             item["content"] = [part]
-            events.append(self._event("content_part.added", content_index=0, part=dict(part)))
+            events.append(self._event("content_part.added", content_index=0, part=deepcopy(part)))
         self.items[-1]["content"][0]["text"] += text
-        fields: dict[str, Any] = {"logprobs": []} if kind == "message" else {}
+        fields = self._take_logprobs()
         return [*events, self._event(f"{part_kind}.delta", content_index=0, delta=text, **fields)]
+
+    def _take_logprobs(self) -> dict[str, Any]:
+        """Return the field for those that waited, empty for reasoning, which has none."""
+        taken, self._logprobs = self._logprobs, []
+        if self.items[-1]["type"] != "message":
+            return {}
+        self.items[-1]["content"][0]["logprobs"] += taken
+        return {"logprobs": taken}
 
     def _open(self, item: dict[str, Any]) -> list[Event]:
         self._is_open = True
@@ -85,7 +101,8 @@ class ResponseOutput:
         events = []
         if item["type"] in _KINDS:
             [part] = item["content"]
-            fields: dict[str, Any] = {"logprobs": []} if item["type"] == "message" else {}
+            self._take_logprobs()
+            fields = {"logprobs": part["logprobs"]} if item["type"] == "message" else {}
             events = [
                 self._event(f"{part['type']}.done", content_index=0, text=part["text"], **fields),
                 self._event("content_part.done", content_index=0, part=part),

@@ -5,11 +5,12 @@ Leaves to others: what a request asks and what its answers look like (``server.r
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from treadle.errors import UsageError
 from treadle.models.tool_dialects import Reasoning
 from treadle.server.choice import ChoiceReader, stop_reason
 from treadle.server.usage import Usage
@@ -23,7 +24,18 @@ if TYPE_CHECKING:
     from treadle.models.tool_dialects import Part
     from treadle.server.hub import InUse, ModelHub
 
-__all__ = ["AnswerRun", "Piece"]
+__all__ = ["AnswerRun", "Piece", "naming_form"]
+
+
+@contextmanager
+def naming_form(field: str) -> Iterator[None]:
+    """Say of errors about the form of an answer which field of the request asked for it."""
+    try:
+        yield
+    except UsageError as error:
+        if error.field == "form":
+            error.field = field
+        raise
 
 
 @dataclass(slots=True)

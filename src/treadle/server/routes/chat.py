@@ -23,7 +23,7 @@ from treadle.server.body import body_schema, read_body
 from treadle.server.disconnect import EventStream, unless_gone
 from treadle.server.errors import api_error, error_body
 from treadle.server.logprobs import chat_logprobs
-from treadle.server.run import AnswerRun, Piece
+from treadle.server.run import AnswerRun, Piece, naming_form
 from treadle.server.schema.chat import ChatRequest, NamedChoice
 from treadle.server.state import ServerState, state_of
 
@@ -54,17 +54,18 @@ async def chat_completions(request: Request) -> Response:
 
 async def _start(run: AnswerRun, body: ChatRequest, state: ServerState) -> None:
     engine = await run.open(body.model)
-    params = body.sampling(
-        vocab_size=engine.vocab_size,
-        max_tokens=state.settings.output_limit(body.token_limit),
-        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-    )
-    await run.start(
-        _conversation(body),
-        params,
-        priority=body.priority or "interactive",
-        timeout=state.settings.request_timeout,
-    )
+    with naming_form(body.form_field):
+        params = body.sampling(
+            vocab_size=engine.vocab_size,
+            max_tokens=state.settings.output_limit(body.token_limit),
+            logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        )
+        await run.start(
+            _conversation(body),
+            params,
+            priority=body.priority or "interactive",
+            timeout=state.settings.request_timeout,
+        )
 
 
 def _conversation(body: ChatRequest) -> Conversation:
@@ -158,6 +159,8 @@ class _Writer:
             "created": int(time.time()),
             "model": run.held.name,
         }
+        if body.service_tier is not None:
+            self.head["service_tier"] = "default"
         self._texts = [sse.TextEvents(partial(self._text_content, index)) for index in range(self.num_choices)]
 
     def completion(self, choices: Sequence[_Choice]) -> dict[str, Any]:

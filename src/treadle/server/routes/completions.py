@@ -20,8 +20,9 @@ from treadle.server import sse
 from treadle.server.body import body_schema, read_body
 from treadle.server.choice import stop_reason
 from treadle.server.disconnect import EventStream, unless_gone
+from treadle.server.empty_answer import EmptyAnswer
 from treadle.server.errors import api_error, error_body
-from treadle.server.logprobs import completion_logprobs
+from treadle.server.logprobs import CompletionLogprobs
 from treadle.server.schema.completions import CompletionRequest, StreamOptions
 from treadle.server.state import ServerState, state_of
 from treadle.server.usage import Usage
@@ -60,11 +61,10 @@ class _Run:
         self._num_each = body.n or 1
         self._stack = AsyncExitStack()
         self._streams: list[AnswerStream] = []
-        self._prompts: list[str | list[int]] = []
         self._echoes: list[str] = []
         self._chunks: AsyncIterator[tuple[int, CompletionChunk]] | None = None
         self._first: tuple[int, CompletionChunk] | None = None
-        self._offsets: dict[int, int] = {}
+        self._logprobs: dict[int, CompletionLogprobs] = {}
         self._num_tokens: dict[int, int] = {}
         self._options = body.stream_options or StreamOptions()
         self._held: InUse
@@ -74,16 +74,18 @@ class _Run:
         """Queue every prompt; wait for the first chunk of a stream, so that failures have a status of their own."""
         body = self._body
         self._held = await self._stack.enter_async_context(state.hub.use(body.model))
-        self._prompts = _prompts(body.prompt)
         if body.echo:
-            self._echoes = [await self._text(prompt) for prompt in self._prompts]
+            self._echoes = [await self._text(prompt) for prompt in body.prompt]
         params = body.sampling(
             vocab_size=self._held.engine.vocab_size,
-            max_tokens=state.settings.output_limit(body.max_tokens),
+            max_tokens=state.settings.output_limit(body.max_tokens or None),
             logprobs=body.logprobs,
         )
         priority, timeout = body.priority or "interactive", state.settings.request_timeout
-        for prompt in self._prompts:
+        for prompt in body.prompt:
+            if body.max_tokens == 0:
+                self._streams.append(EmptyAnswer(await self._length(prompt), self._num_each))
+                continue
             stream = await self._held.engine.answer(
                 prompt, params, priority=priority, timeout=timeout, adapter=self._held.adapter
             )
@@ -142,18 +144,19 @@ class _Run:
 
     def _echo_of_each(self) -> list[tuple[int, str]]:
         """Return the number of each choice with the prompt before it, if that is wanted."""
-        echoes = self._echoes or [""] * len(self._prompts)
+        echoes = self._echoes or [""] * len(self._body.prompt)
         return list(enumerate(echo for echo in echoes for _ in range(self._num_each)))
 
     async def _text(self, prompt: str | list[int]) -> str:
         return prompt if isinstance(prompt, str) else await self._held.engine.detokenize(prompt)
 
+    async def _length(self, prompt: str | list[int]) -> int:
+        return len(await self._held.engine.tokenize(prompt) if isinstance(prompt, str) else prompt)
+
     def _event(self, index: int, text: str, chunk: CompletionChunk | None = None) -> bytes:
-        offset = self._offsets.get(index, 0)
-        self._offsets[index] = offset + len(text)
         logprobs = None
         if chunk is not None and chunk.logprobs:
-            logprobs = completion_logprobs(chunk.logprobs, offset)
+            logprobs = self._logprobs.setdefault(index, CompletionLogprobs()).write(chunk.logprobs)
         choice = {
             "index": index,
             "text": text,
@@ -184,7 +187,6 @@ class _Choice:
 
     def __init__(self, index: int, echo: str) -> None:
         self._index = index
-        self._offset = len(echo)
         self._texts = [echo]
         self._logprobs: list[TokenLogprob] = []
         self._completion: Completion | None = None
@@ -200,16 +202,10 @@ class _Choice:
         return {
             "index": self._index,
             "text": "".join(self._texts),
-            "logprobs": completion_logprobs(self._logprobs, self._offset) if has_logprobs else None,
+            "logprobs": CompletionLogprobs().write(self._logprobs) if has_logprobs else None,
             "finish_reason": None if self._completion is None else self._completion.finish_reason,
             "stop_reason": stop_reason(self._completion),
         }
-
-
-def _prompts(given: Any) -> list[str | list[int]]:
-    """Return the prompts of a body that may hold one or several, as text or as token ids."""
-    is_one = isinstance(given, str) or isinstance(given[0], int)
-    return [given] if is_one else list(given)
 
 
 async def _merge(streams: list[AnswerStream]) -> AsyncIterator[tuple[int, CompletionChunk]]:

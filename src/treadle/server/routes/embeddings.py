@@ -9,7 +9,6 @@ import asyncio
 import json
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from fastapi import APIRouter, Request
@@ -19,7 +18,7 @@ from treadle.errors import UsageError
 from treadle.server.body import body_schema, read_body
 from treadle.server.disconnect import unless_gone
 from treadle.server.embedding_watch import EmbeddingWatch
-from treadle.server.errors import ApiError, api_error
+from treadle.server.errors import ApiError
 from treadle.server.schema.embeddings import EmbeddingsRequest
 from treadle.server.state import ServerState, state_of
 
@@ -37,7 +36,7 @@ async def embeddings(request: Request) -> Response:
     """Return one vector for each input."""
     state = state_of(request)
     body = await read_body(request, EmbeddingsRequest, state.settings)
-    most, found = state.settings.max_embedding_inputs, len(body.inputs)
+    most, found = state.settings.max_embedding_inputs, len(body.input)
     if found > most:
         raise ApiError(400, f"input: {found} inputs, expected at most {most}", param="input", code="invalid_value")
     return await unless_gone(request, _respond(state, body))
@@ -49,7 +48,7 @@ async def _respond(state: ServerState, body: EmbeddingsRequest) -> Response:
             raise UsageError(
                 f"{held.adapter} is an adapter, and texts are embedded without", hint=f"name {held.model.name}"
             )
-        watch = EmbeddingWatch(held.model, len(body.inputs), state.metrics)
+        watch = EmbeddingWatch(held.model, len(body.input), state.metrics)
         try:
             found = await _embed(held.engine, body, watch, state.settings.request_timeout)
         except BaseException as error:
@@ -64,19 +63,15 @@ async def _respond(state: ServerState, body: EmbeddingsRequest) -> Response:
 async def _embed(
     engine: AsyncEngine, body: EmbeddingsRequest, watch: EmbeddingWatch, timeout: float | None
 ) -> list[Embedding]:
-    try:
-        return await engine.embed(
-            body.inputs,
-            pooling=body.pooling,
-            normalize=body.normalize is not False,
-            dimensions=body.dimensions,
-            priority=body.priority or "interactive",
-            timeout=timeout,
-            on_embedding=watch.took,
-        )
-    except UsageError as error:
-        param = "dimensions" if "dimensions:" in str(error) else "input"
-        raise replace(api_error(error), param=param) from error
+    return await engine.embed(
+        body.input,
+        pooling=body.pooling,
+        normalize=body.normalize is not False,
+        dimensions=body.dimensions,
+        priority=body.priority or "interactive",
+        timeout=timeout,
+        on_embedding=watch.took,
+    )
 
 
 def _render(model: str, found: Sequence[Embedding], encoding: Literal["float", "base64"]) -> bytes:

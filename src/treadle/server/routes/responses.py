@@ -9,21 +9,24 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from treadle.server import sse
 from treadle.server.body import body_schema, read_body
 from treadle.server.disconnect import EventStream, unless_gone
 from treadle.server.errors import ApiError, Json, api_error
-from treadle.server.response_items import Item, input_items, read_conversation
+from treadle.server.response_items import Item, input_items, listed_items, read_conversation
 from treadle.server.response_output import ResponseOutput
 from treadle.server.response_store import ResponseStore, StoredResponse
-from treadle.server.run import AnswerRun, Piece
-from treadle.server.schema.responses import ResponsesRequest
+from treadle.server.run import AnswerRun, Piece, naming_form
+from treadle.server.schema.responses import InputTokensRequest, ResponsesRequest
 from treadle.server.state import ServerState, state_of
+
+if TYPE_CHECKING:
+    from treadle.engine.sampling import SamplingParams
 
 __all__ = ["router"]
 
@@ -38,8 +41,8 @@ async def create_response(request: Request) -> Response:
     items = [*_earlier_items(state.responses, body.previous_response_id), *input_items(body)]
     run = AnswerRun(state.hub)
     try:
-        await unless_gone(request, _start(run, body, items, state))
-        response = _Response(run, body, items, state.responses)
+        params = await unless_gone(request, _start(run, body, items, state))
+        response = _Response(run, body, params, items, state.responses)
         if body.stream:
             return EventStream(_events(response, run), on_close=run.aclose)
         return Json(await unless_gone(request, _collect(response, run)))
@@ -48,13 +51,47 @@ async def create_response(request: Request) -> Response:
         raise
 
 
+@router.post(
+    "/v1/responses/input_tokens", openapi_extra=body_schema(InputTokensRequest), summary="Count the tokens of an input"
+)
+async def count_input_tokens(request: Request) -> Response:
+    """Return how many tokens the model would read, the earlier ones of a conversation included."""
+    state = state_of(request)
+    body = await read_body(request, InputTokensRequest, state.settings)
+    items = [*_earlier_items(state.responses, body.previous_response_id), *input_items(body)]
+    async with state.hub.use(body.model) as held:
+        tokens = await held.engine.tokenize(read_conversation(body, items))
+    return Json({"object": "response.input_tokens", "input_tokens": len(tokens)})
+
+
 @router.get("/v1/responses/{response_id}", summary="Return a stored response")
-async def get_response(request: Request, response_id: str) -> Response:
+async def get_response(request: Request, response_id: str, stream: bool = False) -> Response:
     """Return a response that was stored and has not been displaced since."""
-    stored = state_of(request).responses.get(response_id)
-    if stored is None:
-        raise _not_found(response_id)
-    return Json(stored.response)
+    if stream:
+        raise ApiError(400, "stream: a stored response is returned whole", param="stream", code="unsupported_parameter")
+    return Json(_stored(request, response_id).response)
+
+
+@router.get("/v1/responses/{response_id}/input_items", summary="List what a stored response answered")
+async def list_input_items(
+    request: Request,
+    response_id: str,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    order: Literal["asc", "desc"] = "desc",
+    after: str | None = None,
+) -> Response:
+    """Return the items of the conversation up to the answer, the last ones first unless asked otherwise."""
+    stored = _stored(request, response_id)
+    items = listed_items(stored.items[: len(stored.items) - len(stored.response["output"])], response_id)
+    if order == "desc":
+        items.reverse()
+    places = {item["id"]: place for place, item in enumerate(items)}
+    if after is not None and after not in places:
+        raise ApiError(400, f"after: there is no item {after!r:.80}", param="after", code="invalid_value")
+    items = items[places[after] + 1 if after is not None else 0 :]
+    shown = items[:limit]
+    ends = {"first_id": shown[0]["id"], "last_id": shown[-1]["id"]} if shown else {"first_id": None, "last_id": None}
+    return Json({"object": "list", "data": shown, **ends, "has_more": len(items) > limit})
 
 
 @router.delete("/v1/responses/{response_id}", summary="Delete a stored response")
@@ -63,6 +100,13 @@ async def delete_response(request: Request, response_id: str) -> Response:
     if not state_of(request).responses.remove(response_id):
         raise _not_found(response_id)
     return Json({"id": response_id, "object": "response", "deleted": True})
+
+
+def _stored(request: Request, response_id: str) -> StoredResponse:
+    stored = state_of(request).responses.get(response_id)
+    if stored is None:
+        raise _not_found(response_id)
+    return stored
 
 
 def _not_found(response_id: str) -> ApiError:
@@ -80,10 +124,12 @@ def _earlier_items(store: ResponseStore, response_id: str | None) -> list[Item]:
     return list(stored.items)
 
 
-async def _start(run: AnswerRun, body: ResponsesRequest, items: list[Item], state: ServerState) -> None:
+async def _start(run: AnswerRun, body: ResponsesRequest, items: list[Item], state: ServerState) -> SamplingParams:
     await run.open(body.model)
-    params = body.sampling(max_tokens=state.settings.output_limit(body.max_output_tokens))
-    await run.start(read_conversation(body, items), params, timeout=state.settings.request_timeout)
+    with naming_form("tools" if body.form is None else "text.format"):
+        params = body.sampling(max_tokens=state.settings.output_limit(body.max_output_tokens))
+        await run.start(read_conversation(body, items), params, timeout=state.settings.request_timeout)
+    return params
 
 
 async def _collect(response: _Response, run: AnswerRun) -> dict[str, Any]:
@@ -118,9 +164,17 @@ async def _events(response: _Response, run: AnswerRun) -> AsyncIterator[bytes]:
 class _Response:
     """One response as far as it has come."""
 
-    def __init__(self, run: AnswerRun, body: ResponsesRequest, items: list[Item], store: ResponseStore) -> None:
+    def __init__(
+        self,
+        run: AnswerRun,
+        body: ResponsesRequest,
+        params: SamplingParams,
+        items: list[Item],
+        store: ResponseStore,
+    ) -> None:
         self._run = run
         self._body = body
+        self._params = params
         self._items = items
         self._store = store
         self._id = f"resp_{secrets.token_hex(16)}"
@@ -131,7 +185,7 @@ class _Response:
 
     def add(self, piece: Piece) -> list[dict[str, Any]]:
         """Add what one piece brings and return its events."""
-        events = self._output.add(piece.parts)
+        events = self._output.add(piece.parts, piece.logprobs)
         if piece.finish_reason is not None:
             is_complete = piece.finish_reason != "length"
             events += self._output.finish(is_complete=is_complete)
@@ -155,25 +209,33 @@ class _Response:
             "id": self._id,
             "object": "response",
             "created_at": self._created,
+            "completed_at": int(time.time()) if self.status == "completed" else None,
             "status": self.status,
             "error": self._error,
             "incomplete_details": {"reason": "max_output_tokens"} if self.status == "incomplete" else None,
+            "background": False,
             "model": self._run.held.name,
             "output": self._output.items,
             "usage": self._usage() if self.status != "in_progress" else None,
             "instructions": body.instructions,
             "max_output_tokens": body.max_output_tokens,
+            "max_tool_calls": body.max_tool_calls,
             "metadata": body.metadata or {},
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": body.previous_response_id,
             "reasoning": {"effort": body.reasoning.effort if body.reasoning is not None else None, "summary": None},
+            "prompt_cache_key": body.prompt_cache_key,
+            "safety_identifier": body.safety_identifier,
+            "service_tier": None if body.service_tier is None else "default",
             "store": body.store is not False,
-            "temperature": body.temperature,
+            "temperature": self._params.temperature,
             "text": {"format": self._format()},
             "tool_choice": _as_json(body.tool_choice) or "auto",
             "tools": [_as_json(tool) for tool in body.tools or ()],
-            "top_p": body.top_p,
+            "top_logprobs": body.top_logprobs,
+            "top_p": self._params.top_p,
             "truncation": "disabled",
+            "user": body.user,
         }
 
     def _format(self) -> dict[str, Any]:

@@ -7,18 +7,47 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from treadle.engine.form import AnswerForm, JsonForm
-from treadle.server.schema.base import MAX_MESSAGES, Body, ModelName, ShortText, Unsupported
+from treadle.server.schema.base import (
+    MAX_MESSAGES,
+    Body,
+    ModelName,
+    Off,
+    ServiceTier,
+    ShortText,
+    Unsupported,
+    Whole,
+    mistake,
+)
 from treadle.server.schema.completions import StreamOptions
 from treadle.server.schema.sampling import SamplingFields
 
-__all__ = ["ChatRequest", "FunctionTool", "JsonSchemaFormat", "NamedChoice", "ResponseFormat", "Tool"]
+__all__ = [
+    "MAX_TOOLS",
+    "ChatRequest",
+    "FunctionTool",
+    "JsonSchemaFormat",
+    "Messages",
+    "NamedChoice",
+    "Parameters",
+    "ResponseFormat",
+    "Tool",
+]
 
 MAX_TOOLS = 256
 _FunctionName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_.-]+$")]
+
+
+def _check_parameters(schema: dict[str, Any]) -> dict[str, Any]:
+    if schema.get("type", "object") != "object":
+        raise mistake("type", "arguments have names, so it must be an object")
+    return schema
+
+
+# The schema of a function's arguments.
+Parameters = Annotated[dict[str, Any], AfterValidator(_check_parameters)]
 
 
 class FunctionTool(Body):
@@ -26,7 +55,7 @@ class FunctionTool(Body):
 
     name: _FunctionName
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: Parameters | None = None
     strict: bool | None = None
 
 
@@ -69,9 +98,9 @@ class ResponseFormat(Body):
         if self.type == "json_schema":
             given = [self.schema_, self.json_schema.schema_ if self.json_schema else None]
             if sum(schema is not None for schema in given) != 1:
-                raise PydanticCustomError("schema", "type json_schema needs json_schema.schema, the JSON schema itself")
+                raise mistake("json_schema", "type json_schema needs json_schema.schema, the JSON schema itself")
         elif self.json_schema is not None or (self.schema_ is not None and self.type == "text"):
-            raise PydanticCustomError("schema", 'a schema needs "type": "json_schema"')
+            raise mistake("type", 'a schema needs "type": "json_schema"')
         return self
 
     @property
@@ -83,15 +112,37 @@ class ResponseFormat(Body):
         return JsonForm() if given is None else JsonForm(given)
 
 
+def _check_results(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Refuse results of calls that were not made: a template would show them as if somebody had asked for them."""
+    called: set[Any] = set()
+    for index, message in enumerate(messages):
+        calls = message.get("tool_calls")
+        if isinstance(calls, list):
+            called |= {call.get("id") for call in calls if isinstance(call, dict) and _is_id(call.get("id"))}
+        if message.get("role") != "tool":
+            continue
+        call_id = message.get("tool_call_id")
+        if not called or (isinstance(call_id, str) and call_id not in called and None not in called):
+            raise mistake(f"[{index}].tool_call_id", f"no call before it has the id {call_id!r:.80}")
+    return messages
+
+
+def _is_id(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+Messages = Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MAX_MESSAGES), AfterValidator(_check_results)]
+
+
 class ChatRequest(SamplingFields):
     """Answer a conversation; see the OpenAI API's chat completions."""
 
     model: ModelName | None = None
-    messages: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MAX_MESSAGES)]
-    max_tokens: int | None = Field(None, ge=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
+    messages: Messages
+    max_tokens: Whole | None = Field(None, ge=1)
+    max_completion_tokens: Whole | None = Field(None, ge=1)
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=20)
+    top_logprobs: Whole | None = Field(None, ge=0, le=20)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
@@ -100,19 +151,21 @@ class ChatRequest(SamplingFields):
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     # What a reasoning template reads; handed to it as it is.
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     # Labels that change nothing about an answer. Prefixes are found by content, so a cache key has nothing to add.
     user: ShortText | None = None
     safety_identifier: ShortText | None = None
     prompt_cache_key: ShortText | None = None
     metadata: dict[str, Any] | None = None
-    service_tier: Literal["auto", "default"] | None = None
+    service_tier: ServiceTier | None = None
     modalities: list[Literal["text"]] | None = None
-    store: Literal[False] | None = None
+    store: Off = None
     audio: Unsupported = None
     function_call: Unsupported = None
     functions: Unsupported = None
+    moderation: Unsupported = None
     prediction: Unsupported = None
+    prompt_cache_options: Unsupported = None
     prompt_cache_retention: Unsupported = None
     verbosity: Unsupported = None
     web_search_options: Unsupported = None
@@ -120,26 +173,29 @@ class ChatRequest(SamplingFields):
     @model_validator(mode="after")
     def _consistent(self) -> ChatRequest:
         if self.top_logprobs is not None and not self.logprobs:
-            raise PydanticCustomError("top_logprobs", "top_logprobs needs logprobs to be true")
+            raise mistake("top_logprobs", "it needs logprobs to be true")
         names = [tool.function.name for tool in self.tools or ()]
         if len(names) != len(set(names)):
-            raise PydanticCustomError("tools", "tools: two functions have the same name")
+            raise mistake("tools", "two functions have the same name")
         if self.structured_outputs is not None and self.response_format is not None:
-            raise PydanticCustomError("form", "response_format and structured_outputs exclude each other")
+            raise mistake("structured_outputs", "it and response_format exclude each other")
         if self.tool_choice == "required" and not names:
-            raise PydanticCustomError("tool_choice", 'tool_choice "required" needs at least one tool')
+            raise mistake("tool_choice", '"required" needs at least one tool')
         if isinstance(self.tool_choice, NamedChoice) and self.tool_choice.function.name not in names:
-            raise PydanticCustomError(
-                "tool_choice",
-                "tool_choice names {name}, which is not among the tools",
-                {"name": repr(self.tool_choice.function.name)},
-            )
+            raise mistake("tool_choice", f"there is no {self.tool_choice.function.name!r} among the tools")
         return self
 
     @property
     def form(self) -> AnswerForm | None:
         """Return what the text of the answer must be."""
         return super().form if self.response_format is None else self.response_format.form
+
+    @property
+    def form_field(self) -> str:
+        """Return the field that says what an answer must be; where none does, it is the schemas of the tools."""
+        if self.structured_outputs is not None:
+            return "structured_outputs"
+        return "tools" if self.form is None else "response_format"
 
     @property
     def token_limit(self) -> int | None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pydantic import Field, model_validator
 
-from pydantic import Field
-
-from treadle.server.schema.base import Body, ModelName, ShortText, Unsupported
+from treadle.server.schema.base import Body, ModelName, ShortText, Unsupported, Whole, mistake
+from treadle.server.schema.inputs import Inputs
 from treadle.server.schema.sampling import SamplingFields
 
 __all__ = ["CompletionRequest", "StreamOptions"]
 
 _MAX_PROMPTS = 64
-_TokenIds = Annotated[list[int], Field(min_length=1)]
 
 
 class StreamOptions(Body):
@@ -24,15 +22,28 @@ class StreamOptions(Body):
 
 
 class CompletionRequest(SamplingFields):
-    """Continue plain text, token ids, or several of either; see the OpenAI API's legacy completions."""
+    """Continue plain text, token ids, or several of either; see the OpenAI API's legacy completions.
+
+    No tokens at all may be asked for: the answer then is the prompt, with ``echo``, and the count of its tokens.
+    """
 
     model: ModelName | None = None
-    prompt: str | _TokenIds | Annotated[list[str] | list[_TokenIds], Field(min_length=1, max_length=_MAX_PROMPTS)]
-    max_tokens: int | None = Field(16, ge=1)
-    logprobs: int | None = Field(None, ge=0, le=20)
+    prompt: Inputs
+    max_tokens: Whole | None = Field(16, ge=0)
+    logprobs: Whole | None = Field(None, ge=0, le=20)
     echo: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: ShortText | None = None
-    best_of: Unsupported = None
+    best_of: Whole | None = None
     suffix: Unsupported = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> CompletionRequest:
+        if len(self.prompt) > _MAX_PROMPTS:
+            raise mistake("prompt", f"{len(self.prompt)} prompts, expected at most {_MAX_PROMPTS}")
+        if self.echo and self.logprobs is not None:
+            raise mistake("logprobs", "those of an echoed prompt are not known here; leave out logprobs or echo")
+        if self.best_of not in (None, self.n or 1):
+            raise mistake("best_of", f"every answer is returned here; send n: {self.best_of}")
+        return self

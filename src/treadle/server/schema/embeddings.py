@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from treadle.server.schema.base import Body, ModelName, ShortText
+from treadle.server.schema.base import Body, ModelName, ShortText, Whole
+from treadle.server.schema.inputs import Inputs
 
 __all__ = ["EmbeddingsRequest"]
-
-_TokenIds = Annotated[list[int], Field(min_length=1)]
 
 
 class EmbeddingsRequest(Body):
@@ -20,17 +19,10 @@ class EmbeddingsRequest(Body):
     """
 
     model: ModelName | None = None
-    input: str | _TokenIds | Annotated[list[str] | list[_TokenIds], Field(min_length=1)]
+    input: Inputs
     encoding_format: Literal["float", "base64"] | None = None
-    dimensions: int | None = Field(None, ge=1)
+    dimensions: Whole | None = Field(None, ge=1)
     user: ShortText | None = None
     pooling: Literal["mean", "cls", "last"] | None = None
     normalize: bool | None = None
     priority: Literal["interactive", "batch"] | None = None
-
-    @property
-    def inputs(self) -> list[str | list[int]]:
-        """Return what to embed, one entry for each vector."""
-        given: Any = self.input
-        is_one = isinstance(given, str) or isinstance(given[0], int)
-        return [given] if is_one else list(given)

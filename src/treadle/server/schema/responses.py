@@ -8,14 +8,36 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, model_validator
-from pydantic_core import PydanticCustomError
 
 from treadle.engine.form import JsonForm
 from treadle.engine.sampling import SamplingParams
-from treadle.server.schema.base import MAX_MESSAGES, Body, ModelName, ShortText, Unsupported
-from treadle.server.schema.chat import MAX_TOOLS
+from treadle.server.schema.base import (
+    MAX_MESSAGES,
+    Body,
+    ModelName,
+    Off,
+    ServiceTier,
+    ShortText,
+    Unsupported,
+    Whole,
+    mistake,
+)
+from treadle.server.schema.chat import MAX_TOOLS, Parameters
 
-__all__ = ["ResponsesRequest", "TextFormat"]
+__all__ = ["InputTokensRequest", "ResponsesRequest", "TextFormat"]
+
+_LOGPROBS = "message.output_text.logprobs"
+# What else may be asked for is of tools and media that are not here, or comes in any case.
+_Included = Literal[
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+]
 
 _FunctionName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_.-]+$")]
 _MetadataText = Annotated[str, StringConstraints(max_length=512)]
@@ -27,7 +49,7 @@ class ResponseTool(Body):
     type: Literal["function"]
     name: _FunctionName
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: Parameters | None = None
     strict: bool | None = None
 
 
@@ -50,7 +72,7 @@ class TextFormat(Body):
     @model_validator(mode="after")
     def _schema_where_it_belongs(self) -> TextFormat:
         if (self.type == "json_schema") != (self.schema_ is not None):
-            raise PydanticCustomError("schema", 'a schema and "type": "json_schema" need each other')
+            raise mistake("schema", 'a schema and "type": "json_schema" need each other')
         return self
 
 
@@ -62,11 +84,13 @@ class TextConfig(Body):
 
 
 class ReasoningConfig(Body):
-    """What a reasoning template reads. Reasoning comes as the model wrote it, so there are no summaries."""
+    """What a reasoning template reads. Reasoning comes as the model wrote it, which is the best summary there is."""
 
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
-    summary: Unsupported = None
-    generate_summary: Unsupported = None
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    summary: Literal["auto"] | None = None
+    generate_summary: Literal["auto"] | None = None
+    context: Unsupported = None
+    mode: Unsupported = None
 
 
 class ResponseStreamOptions(Body):
@@ -75,58 +99,63 @@ class ResponseStreamOptions(Body):
     include_obfuscation: bool | None = None
 
 
-class ResponsesRequest(Body):
-    """Answer an input; see the OpenAI API's responses. Reasoning comes in clear text, encrypted or not asked."""
+class InputTokensRequest(Body):
+    """What the model is to read: an input, what comes before it, and the tools it may use."""
 
     model: ModelName | None = None
     input: str | Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MAX_MESSAGES)]
     instructions: str | None = None
-    max_output_tokens: int | None = Field(None, ge=1)
-    temperature: float | None = Field(None, ge=0, le=2)
-    top_p: float | None = Field(None, gt=0, le=1)
-    stream: bool | None = None
-    stream_options: ResponseStreamOptions | None = None
+    previous_response_id: ShortText | None = None
     tools: Annotated[list[ResponseTool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ResponseToolChoice | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None
-    store: bool | None = None
-    previous_response_id: ShortText | None = None
-    metadata: Annotated[dict[ShortText, _MetadataText], Field(max_length=16)] | None = None
-    include: list[Literal["reasoning.encrypted_content"]] | None = None
     truncation: Literal["disabled"] | None = None
-    background: Literal[False] | None = None
-    service_tier: Literal["auto", "default"] | None = None
+    conversation: Unsupported = None
+    personality: Unsupported = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> InputTokensRequest:
+        names = [tool.name for tool in self.tools or ()]
+        if len(names) != len(set(names)):
+            raise mistake("tools", "two functions have the same name")
+        if self.tool_choice == "required" and not names:
+            raise mistake("tool_choice", '"required" needs at least one tool')
+        if isinstance(self.tool_choice, ResponseToolChoice) and self.tool_choice.name not in names:
+            raise mistake("tool_choice", f"there is no {self.tool_choice.name!r} among the tools")
+        return self
+
+
+class ResponsesRequest(InputTokensRequest):
+    """Answer an input; see the OpenAI API's responses. Reasoning comes in clear text, encrypted or not asked.
+
+    ``max_tool_calls`` bounds the calls of tools that the server itself would run, of which there are none.
+    """
+
+    max_output_tokens: Whole | None = Field(None, ge=1)
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_logprobs: Whole | None = Field(None, ge=0, le=20)
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    store: bool | None = None
+    metadata: Annotated[dict[ShortText, _MetadataText], Field(max_length=16)] | None = None
+    include: list[_Included] | None = None
+    background: Off = None
+    max_tool_calls: Whole | None = Field(None, ge=1)
+    service_tier: ServiceTier | None = None
     user: ShortText | None = None
     safety_identifier: ShortText | None = None
     prompt_cache_key: ShortText | None = None
     access_programs: Unsupported = None
     background_options: Unsupported = None
     context_management: Unsupported = None
-    conversation: Unsupported = None
     image: Unsupported = None
-    max_tool_calls: Unsupported = None
     moderation: Unsupported = None
     prompt: Unsupported = None
     prompt_cache_options: Unsupported = None
     prompt_cache_retention: Unsupported = None
-    top_logprobs: Unsupported = None
-
-    @model_validator(mode="after")
-    def _consistent(self) -> ResponsesRequest:
-        names = [tool.name for tool in self.tools or ()]
-        if len(names) != len(set(names)):
-            raise PydanticCustomError("tools", "tools: two functions have the same name")
-        if self.tool_choice == "required" and not names:
-            raise PydanticCustomError("tool_choice", 'tool_choice "required" needs at least one tool')
-        if isinstance(self.tool_choice, ResponseToolChoice) and self.tool_choice.name not in names:
-            raise PydanticCustomError(
-                "tool_choice",
-                "tool_choice names {name}, which is not among the tools",
-                {"name": repr(self.tool_choice.name)},
-            )
-        return self
 
     @property
     def form(self) -> JsonForm | None:
@@ -136,11 +165,17 @@ class ResponsesRequest(Body):
             return None
         return JsonForm() if wanted.schema_ is None else JsonForm(wanted.schema_)
 
+    @property
+    def logprobs(self) -> int | None:
+        """Return how many of the likeliest tokens to report at each place, ``None`` if not even the one taken."""
+        return self.top_logprobs or 0 if self.top_logprobs is not None or _LOGPROBS in (self.include or ()) else None
+
     def sampling(self, *, max_tokens: int | None) -> SamplingParams:
         """Return the engine's parameters; what a request leaves out takes their default."""
         given: dict[str, Any] = {"temperature": self.temperature, "top_p": self.top_p}
         return SamplingParams(
             max_tokens=max_tokens,
+            logprobs=self.logprobs,
             form=self.form,
             **{name: value for name, value in given.items() if value is not None},
         )

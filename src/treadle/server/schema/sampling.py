@@ -8,13 +8,12 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, model_validator
-from pydantic_core import PydanticCustomError
 
 from treadle.engine.form import MAX_CHOICES as MAX_TEXTS
 from treadle.engine.form import AnswerForm, ChoiceForm, JsonForm, RegexForm
 from treadle.engine.sampling import MAX_SEED, SamplingParams
 from treadle.errors import UsageError
-from treadle.server.schema.base import MAX_CHOICES, Body, Unsupported
+from treadle.server.schema.base import MAX_CHOICES, Body, Unsupported, Whole, mistake
 
 __all__ = ["SamplingFields", "Stop", "StopText", "token_biases"]
 
@@ -36,7 +35,7 @@ class StructuredOutputs(Body):
     @model_validator(mode="after")
     def _one(self) -> StructuredOutputs:
         if sum(each is not None for each in (self.json_, self.regex, self.choice)) != 1:
-            raise PydanticCustomError("structured_outputs", "expected one of json, regex and choice")
+            raise mistake("", "expected one of json, regex and choice")
         return self
 
     @property
@@ -58,18 +57,18 @@ class SamplingFields(Body):
 
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
-    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    n: Whole | None = Field(None, ge=1, le=MAX_CHOICES)
     stop: Stop | None = None
-    seed: int | None = Field(None, ge=-(2**63), le=MAX_SEED)
+    seed: Whole | None = Field(None, ge=-(2**63), le=MAX_SEED)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     logit_bias: dict[str, float] | None = Field(None, max_length=_MAX_BIASES)
-    top_k: int | None = Field(None, ge=0)
+    top_k: Whole | None = None
     min_p: float | None = Field(None, ge=0, le=1)
     repetition_penalty: float | None = Field(None, ge=0.01, le=100)
-    min_tokens: int | None = Field(None, ge=0)
+    min_tokens: Whole | None = Field(None, ge=0)
     ignore_eos: bool | None = None
-    stop_token_ids: Annotated[list[int], Field(max_length=64)] | None = None
+    stop_token_ids: Annotated[list[Whole], Field(max_length=64)] | None = None
     structured_outputs: StructuredOutputs | None = None
     priority: Literal["interactive", "batch"] | None = None
 
@@ -113,6 +112,7 @@ def token_biases(biases: dict[str, float] | None, vocab_size: int | None) -> dic
     for key, bias in biases.items():
         if not (key.isascii() and key.isdigit() and len(key) <= 10 and (vocab_size is None or int(key) < vocab_size)):
             expected = "a whole number" if vocab_size is None else f"0 to {vocab_size - 1}"
-            raise UsageError(f"logit_bias: {key!r:.40} is not a token id of this model, expected {expected}")
+            problem = f"logit_bias: {key!r:.40} is not a token id of this model, expected {expected}"
+            raise UsageError(problem, field="logit_bias")
         result[int(key)] = bias
     return result

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from treadle.engine.conversation import Conversation
-from treadle.server.schema.base import MAX_MESSAGES, Body, ModelName
-from treadle.server.schema.chat import MAX_TOOLS, Tool
+from treadle.server.schema.base import Body, ModelName, mistake
+from treadle.server.schema.chat import MAX_TOOLS, Messages, Tool
 
 __all__ = ["DetokenizeRequest", "TokenizeRequest"]
 
@@ -19,16 +18,16 @@ class TokenizeRequest(Body):
 
     model: ModelName | None = None
     prompt: str | None = None
-    messages: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MAX_MESSAGES)] | None = None
+    messages: Messages | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
     @model_validator(mode="after")
     def _one(self) -> TokenizeRequest:
         if (self.prompt is None) == (self.messages is None):
-            raise PydanticCustomError("tokenize", "expected either prompt or messages")
+            raise mistake("prompt", "expected either prompt or messages")
         if self.messages is None and (self.tools or self.chat_template_kwargs):
-            raise PydanticCustomError("tokenize", "tools and chat_template_kwargs belong to messages")
+            raise mistake("messages", "tools and chat_template_kwargs belong to messages")
         return self
 
     @property
