@@ -17,6 +17,7 @@ from treadle.engine.contract import AsyncEngine
 from treadle.engine.sampling import SamplingParams
 from treadle.errors import UsageError
 from treadle.hardware.throttling import Throttling
+from treadle.server.errors import ApiError
 from treadle.server.hub import ModelHub
 from treadle.server.limits import Limits
 from treadle.server.machine_watch import MachineWatch
@@ -217,7 +218,7 @@ def test_models_tell_their_state() -> None:
             pass
 
     for name in ("near", "far"):
-        with pytest.raises(UsageError):
+        with pytest.raises(ApiError):
             asyncio.run(use(name))
     assert seen == [(False, True, 1, False), (False, True, 1, True)]
     assert [(model["is_loading"], model["users"], model["idle_seconds"]) for model in facts("near")] == [

@@ -105,7 +105,7 @@ def _framed_call(dialect: Dialect, name: str, schema: Mapping[str, Any]) -> str:
     try:
         arguments = {"type": "object", **enforceable(schema)}
     except UsageError as error:
-        raise UsageError(f"the function {name!r:.80}: {error.args[0]}") from None
+        raise UsageError(f"the function {name!r:.80}: {error.args[0]}", field="tools") from None
     definitions = {"$defs": arguments.pop("$defs")} if "$defs" in arguments else {}
     call = {
         "type": "object",
