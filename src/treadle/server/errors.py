@@ -187,16 +187,17 @@ def add_error_handlers(app: FastAPI, paths: Sequence[str]) -> None:
 
 def _unroutable(error: HTTPException, request: Request, paths: Sequence[str]) -> ApiError:
     """Say which route a request did not find, and which one may have been meant."""
-    method, path = request.method, request.url.path
+    path = request.url.path[:200]
+    asked = f"{request.method} {path!r}"
     headers = dict(error.headers or {})
     if error.status_code == 405:
-        text = f"{path:.200} does not take {method}, expected {headers.get('Allow', 'another method')}"
+        text = f"{asked}: expected {headers.get('Allow', 'another method')}"
         return ApiError(405, text, code="method_not_allowed", headers=headers)
     if error.status_code != 404 or error.detail != "Not Found":
         return ApiError(error.status_code, str(error.detail), headers=headers)
-    near = get_close_matches(path[:200], paths, 1, _NEAR)
-    text = f"there is no {path[:200]!r} here" + (f"; did you mean {near[0]}?" if near else "")
-    return ApiError(404, text, code="unknown_url", headers=headers)
+    near = get_close_matches(path, paths, 1, _NEAR)
+    known = f"did you mean {near[0]}?" if near else "GET /openapi.json lists those there are"
+    return ApiError(404, f"{asked}: there is no such route; {known}", code="unknown_url", headers=headers)
 
 
 async def send_error(error: BaseException, scope: Scope, receive: Receive, send: Send) -> None:
