@@ -70,15 +70,29 @@ struct FourBytes {
     int8_t bytes[4];
 };
 
+// 32-bit lane i of each 128 bits in all four lanes of them.
+template <int i>
+inline __m512i repeat_lane(__m512i v) {
+    return _mm512_shuffle_epi32(v, static_cast<_MM_PERM_ENUM>(0x55 * i));
+}
+
 // s[t] += 4-column dot products of the 16 rows with each token; x = the tile's q at these four columns, [T][4].
 // Assembly, because gcc 12 does not know that vpdpbusd broadcasts from memory: its separate broadcasts take registers
-// and front-end slots that these loops do not have to spare.
+// and front-end slots that these loops do not have to spare. Eight broadcasts for eight products would keep both load
+// ports busy all the time, so the last three come out of one load: on a Zen 5 (November 2026) up to a sixth faster.
 template <int T>
 inline void dot4(__m512i weights, const int8_t* x, __m512i* s) {
-    TREADLE_UNROLL for (int t = 0; t < T; ++t) {
+    constexpr int kBroadcast = T == 8 ? 5 : T;
+    TREADLE_UNROLL for (int t = 0; t < kBroadcast; ++t) {
         asm("vpdpbusd %2%{1to16%}, %1, %0"
             : "+v"(s[t])
             : "v"(weights), "m"(*reinterpret_cast<const FourBytes*>(x + 4 * t)));
+    }
+    if constexpr (T == 8) {
+        const __m512i last = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x + 16)));
+        s[5] = _mm512_dpbusd_epi32(s[5], weights, repeat_lane<1>(last));
+        s[6] = _mm512_dpbusd_epi32(s[6], weights, repeat_lane<2>(last));
+        s[7] = _mm512_dpbusd_epi32(s[7], weights, repeat_lane<3>(last));
     }
 }
 
