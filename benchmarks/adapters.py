@@ -72,7 +72,10 @@ class Bench:
         self.num_requests = 0
         self.engine = Engine(
             Scheduler(
-                BlockPool(loaded.report.memory_plan.num_blocks, KV_BLOCK_TOKENS),
+                [
+                    BlockPool(pool.num_blocks, KV_BLOCK_TOKENS, window=pool.window)
+                    for pool in loaded.report.memory_plan.pools
+                ],
                 context=context,
                 max_batch_tokens=MAX_BATCH_TOKENS,
                 max_num_requests=streams,

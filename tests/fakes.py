@@ -81,13 +81,15 @@ class FakeRunner:
     """Computes with "KV blocks" that hold token ids, and samples from what the blocks hold.
 
     States are made of what the blocks hold, too. A block given to two requests, lost, or read before it was written therefore changes the answer or trips an assert.
+    Blocks of a pool with a window must hold what each token sees.
     """
 
     hidden_size = 3
 
-    def __init__(self, pool: BlockPool, sample: Callable[[Sequence[int]], int] = next_token) -> None:
-        self._block_tokens = pool.block_tokens
-        self._slots: list[int | None] = [None] * (pool.num_blocks * pool.block_tokens)
+    def __init__(self, *pools: BlockPool, sample: Callable[[Sequence[int]], int] = next_token) -> None:
+        self._pools = pools
+        self._block_tokens = pools[0].block_tokens
+        self._slots: list[list[int | None]] = [[None] * (pool.num_blocks * pool.block_tokens) for pool in pools]
         self._sample = sample
         self.plans: list[StepPlan] = []
 
@@ -96,8 +98,12 @@ class FakeRunner:
         samples = []
         for chunk in plan.chunks:
             end = chunk.start + chunk.num_tokens
-            for position in range(chunk.start, end):
-                self._slots[self._slot(chunk.request, position)] = chunk.request.token_ids[position]
+            for index, slots in enumerate(self._slots):
+                for position in range(chunk.start, end):
+                    slots[self._slot(chunk.request, position, index)] = chunk.request.token_ids[position]
+                window = self._pools[index].window
+                if window is not None:
+                    self._check_sight(chunk.request, max(0, chunk.start + 1 - window.window), end, index)
             if chunk.samples:
                 samples.append(Sample(self._sample(self._seen(chunk.request, end))))
             for position in range(end - chunk.num_states, end):
@@ -106,40 +112,49 @@ class FakeRunner:
         return StepResult(samples)
 
     def _seen(self, request: Request, end: int) -> list[int]:
-        seen = [self._slots[self._slot(request, position)] for position in range(end)]
+        if self._pools[0].window is not None:
+            return request.token_ids[:end]
+        seen = [self._slots[0][self._slot(request, position)] for position in range(end)]
         assert None not in seen
         return [token_id for token_id in seen if token_id is not None]
 
-    def read(self, block_id: int) -> list[int | None]:
-        """What a block holds."""
-        return self._slots[block_id * self._block_tokens : (block_id + 1) * self._block_tokens]
+    def _check_sight(self, request: Request, start: int, end: int, index: int) -> None:
+        held = [self._slots[index][self._slot(request, position, index)] for position in range(start, end)]
+        assert held == request.token_ids[start:end]
 
-    def write(self, block_id: int, contents: list[int | None]) -> None:
-        """Replace what a block holds."""
-        self._slots[block_id * self._block_tokens : (block_id + 1) * self._block_tokens] = contents
+    def read(self, block_id: int, index: int = 0) -> list[int | None]:
+        """What a block of a pool holds."""
+        return self._slots[index][block_id * self._block_tokens : (block_id + 1) * self._block_tokens]
 
-    def _slot(self, request: Request, position: int) -> int:
-        return request.block_ids[position // self._block_tokens] * self._block_tokens + position % self._block_tokens
+    def write(self, block_id: int, contents: list[int | None], index: int = 0) -> None:
+        """Replace what a block of a pool holds."""
+        self._slots[index][block_id * self._block_tokens : (block_id + 1) * self._block_tokens] = contents
+
+    def _slot(self, request: Request, position: int, index: int = 0) -> int:
+        block_id = request.tables[index].block_ids[position // self._block_tokens]
+        assert block_id >= 0
+        return block_id * self._block_tokens + position % self._block_tokens
 
 
 class FakeStore:
-    """Keeps what blocks hold for good; a load ends when the test says how many of its blocks came, or at once."""
+    """Keeps what the blocks of a pool hold for good; a load ends when the test says how many came, or at once."""
 
-    def __init__(self, *, ends_at_once: bool = True) -> None:
+    def __init__(self, *, ends_at_once: bool = True, pool_index: int = 0) -> None:
+        self.pool_index = pool_index
         self.runner: FakeRunner | None = None
         self.held: dict[bytes, list[int | None]] = {}
         self.saves: list[list[int]] = []
         self.loads: list[tuple[Sequence[bytes], Sequence[int], Future[int]]] = []
         self._ends_at_once = ends_at_once
 
-    def find(self, keys: Sequence[bytes]) -> int:
-        return next((index for index, key in enumerate(keys) if key not in self.held), len(keys))
+    def __contains__(self, key: bytes) -> bool:
+        return key in self.held
 
     def save(self, keys: Sequence[bytes], block_ids: Sequence[int]) -> None:
         assert self.runner is not None
         self.saves.append(list(block_ids))
         for key, block_id in zip(keys, block_ids, strict=True):
-            self.held[key] = self.runner.read(block_id)
+            self.held[key] = self.runner.read(block_id, self.pool_index)
 
     def load(self, keys: Sequence[bytes], block_ids: Sequence[int]) -> Future[int]:
         future: Future[int] = Future()
@@ -152,7 +167,7 @@ class FakeStore:
         assert self.runner is not None
         keys, block_ids, future = self.loads[index]
         for key, block_id in list(zip(keys, block_ids, strict=True))[:num_blocks]:
-            self.runner.write(block_id, self.held[key])
+            self.runner.write(block_id, self.held[key], self.pool_index)
         future.set_result(num_blocks)
 
 

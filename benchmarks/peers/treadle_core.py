@@ -36,7 +36,9 @@ class Engine:
         self.blocks_per_stream = 0
         self.runtime: Any = None
         self.filled: dict[tuple[int, int], int] = {}  # tokens of each stream that `_fill` gave a runtime of this shape
-        self.saved: dict[int, list[NDArray[np.uint8]]] = {}  # a stream's blocks by length of the prompt
+        self.saved: dict[
+            int, list[list[NDArray[np.uint8]]]
+        ] = {}  # of each group of layers a stream's blocks by length of the prompt
 
     def facts(self) -> dict[str, Any]:
         try:
@@ -113,12 +115,16 @@ class Engine:
         blocks = range(-(-length // _native.KV_BLOCK_TOKENS))
         if length not in self.saved:
             self._read(0, prompts[0])
-            self.saved[length] = [np.empty(self.runtime.kv_block_bytes, np.uint8) for _ in blocks]
-            for block, saved in zip(blocks, self.saved[length], strict=True):
-                self.runtime.read_kv_block(block, saved)
+            self.saved[length] = [
+                [np.empty(group.kv_block_bytes, np.uint8) for _ in blocks] for group in self.runtime.kv_blocks
+            ]
+            for group, saved_blocks in zip(self.runtime.kv_blocks, self.saved[length], strict=True):
+                for block, saved in zip(blocks, saved_blocks, strict=True):
+                    group.read_kv_block(block, saved)
         for stream in range(len(prompts)):
-            for block, saved in zip(blocks, self.saved[length], strict=True):
-                self.runtime.write_kv_block(stream * self.blocks_per_stream + block, saved)
+            for group, saved_blocks in zip(self.runtime.kv_blocks, self.saved[length], strict=True):
+                for block, saved in zip(blocks, saved_blocks, strict=True):
+                    group.write_kv_block(stream * self.blocks_per_stream + block, saved)
 
     def _read(self, stream: int, tokens: list[int]) -> int:
         """Computes a prompt and returns the token that follows it."""

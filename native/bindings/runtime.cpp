@@ -7,6 +7,7 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
@@ -109,7 +110,8 @@ StepOutput run_step(Runtime& runtime, const Int32Array& token_ids, const Int32Ar
                     const std::vector<const Sampler*>& samplers, bool return_logits,
                     const std::vector<RowSum>& row_sums, const std::vector<const Adapter*>& adapters) {
     const size_t num_sequences = query_lens.shape(0);
-    if (start_positions.shape(0) != num_sequences || block_tables.shape(0) != num_sequences) {
+    const size_t num_groups = num_sequences == block_tables.shape(0) ? 1 : runtime.kv_groups().size();
+    if (start_positions.shape(0) != num_sequences || block_tables.shape(0) != num_groups * num_sequences) {
         throw UsageError("step: query_lens has " + std::to_string(num_sequences) + " sequences, start_positions " +
                          std::to_string(start_positions.shape(0)) + ", block_tables " +
                          std::to_string(block_tables.shape(0)));
@@ -130,6 +132,7 @@ StepOutput run_step(Runtime& runtime, const Int32Array& token_ids, const Int32Ar
     input.num_sequences = static_cast<int64_t>(num_sequences);
     input.block_tables = block_tables.data();
     input.table_width = static_cast<int64_t>(block_tables.shape(1));
+    input.group_stride = num_groups == 1 ? 0 : input.num_sequences * input.table_width;
     input.logit_rows = logit_rows.data();
     input.num_logit_rows = static_cast<int64_t>(logit_rows.shape(0));
     input.samplers = samplers.data();
@@ -148,22 +151,70 @@ StepOutput run_step(Runtime& runtime, const Int32Array& token_ids, const Int32Ar
     return output;
 }
 
-void expect_block_bytes(const Runtime& runtime, const char* what, size_t found) {
-    if (found == runtime.kv_block_bytes()) return;
+// The blocks of one group of layers; keeps their runtime alive.
+struct KvBlocks {
+    nb::object owner;
+    Runtime* runtime;
+    size_t group;
+
+    const KvGroup& facts() const { return runtime->kv_groups()[group]; }
+};
+
+std::vector<KvBlocks> kv_blocks_of(const nb::object& owner) {
+    auto* runtime = nb::cast<Runtime*>(owner);
+    std::vector<KvBlocks> all;
+    for (size_t group = 0; group < runtime->kv_groups().size(); ++group) all.push_back({owner, runtime, group});
+    return all;
+}
+
+void expect_block_bytes(const KvBlocks& blocks, const char* what, size_t found) {
+    if (found == blocks.facts().block_bytes) return;
     throw UsageError(std::string(what) + " has " + std::to_string(found) + " bytes, a KV block has " +
-                     std::to_string(runtime.kv_block_bytes()));
+                     std::to_string(blocks.facts().block_bytes));
 }
 
-void read_kv_block(const Runtime& runtime, int64_t block_id, const ByteBuffer& out) {
-    expect_block_bytes(runtime, "read_kv_block: out", out.size());
+void read_kv_block(const KvBlocks& blocks, int64_t block_id, const ByteBuffer& out) {
+    expect_block_bytes(blocks, "read_kv_block: out", out.size());
     const nb::gil_scoped_release release;
-    runtime.read_kv_block(block_id, out.data());
+    blocks.runtime->read_kv_block(blocks.group, block_id, out.data());
 }
 
-void write_kv_block(Runtime& runtime, int64_t block_id, const Bytes& data) {
-    expect_block_bytes(runtime, "write_kv_block: data", data.size());
+void write_kv_block(const KvBlocks& blocks, int64_t block_id, const Bytes& data) {
+    expect_block_bytes(blocks, "write_kv_block: data", data.size());
     const nb::gil_scoped_release release;
-    runtime.write_kv_block(block_id, data.data());
+    blocks.runtime->write_kv_block(blocks.group, block_id, data.data());
+}
+
+void copy_kv_block(const KvBlocks& blocks, int64_t from, int64_t to) {
+    const nb::gil_scoped_release release;
+    blocks.runtime->copy_kv_block(blocks.group, from, to);
+}
+
+using BlockCounts = std::variant<int64_t, std::vector<int64_t>>;
+
+std::vector<int64_t> counts_of(const BlockCounts& counts) {
+    if (const auto* one = std::get_if<int64_t>(&counts)) return {*one};
+    return std::get<std::vector<int64_t>>(counts);
+}
+
+void bind_kv_blocks(nb::module_& m) {
+    nb::class_<KvBlocks>(m, "KvBlocks", "The KV blocks of the layers of one runtime that see equally far back.")
+        .def("read_kv_block", &read_kv_block, "block_id"_a, "out"_a,
+             "Copy a block's bytes into a writable uint8 buffer, with the GIL released. Like write_kv_block and "
+             "copy_kv_block, may run during a step that does not use the block.")
+        .def("write_kv_block", &write_kv_block, "block_id"_a, "data"_a,
+             "Replace a block's bytes by those of a uint8 buffer that read_kv_block filled under the same kv_layout.")
+        .def("copy_kv_block", &copy_kv_block, "src"_a, "dst"_a, "Copy block `src` over block `dst`.")
+        .def_prop_ro(
+            "window", [](const KvBlocks& blocks) { return blocks.facts().window; },
+            "Positions that a token sees in these layers, itself included; 0 for all before it.")
+        .def_prop_ro("num_blocks", [](const KvBlocks& blocks) { return blocks.facts().num_blocks; })
+        .def_prop_ro(
+            "kv_block_bytes", [](const KvBlocks& blocks) { return blocks.facts().block_bytes; },
+            "Bytes of one KV block over all layers of the group.")
+        .def_prop_ro(
+            "kv_layout", [](const KvBlocks& blocks) { return blocks.facts().layout; },
+            "What gives a block's bytes their meaning; the same for every kernel table.");
 }
 
 }  // namespace
@@ -228,34 +279,28 @@ void bind_runtime(nb::module_& m) {
         .def_ro("seconds", &StepTimings::seconds, "Seconds inside the steps.")
         .def_ro("operators", &StepTimings::operators);
 
+    bind_kv_blocks(m);
     nb::class_<Runtime>(m, "Runtime", "Worker threads, KV blocks and scratch memory that run steps of one model.")
         .def(
             "__init__",
-            [](Runtime* self, std::shared_ptr<Model> model, std::vector<int> cpus, int64_t num_blocks,
+            [](Runtime* self, std::shared_ptr<Model> model, std::vector<int> cpus, const BlockCounts& num_blocks,
                int64_t max_batch_tokens, const std::string& kv_type) {
-                new (self)
-                    Runtime(std::move(model), std::move(cpus), num_blocks, max_batch_tokens, kv_type_of(kv_type));
+                new (self) Runtime(std::move(model), std::move(cpus), counts_of(num_blocks), max_batch_tokens,
+                                   kv_type_of(kv_type));
             },
             "model"_a, nb::kw_only(), "cpus"_a, "num_blocks"_a, "max_batch_tokens"_a = 512, "kv_type"_a = "f16")
         .def("step", &run_step, "token_ids"_a, "query_lens"_a, "start_positions"_a, "block_tables"_a, "logit_rows"_a,
              "samplers"_a, "return_logits"_a = false, "state_sums"_a = std::vector<RowSum>(),
              "adapters"_a = std::vector<const Adapter*>(),
-             "Run one step with the GIL released; see StepInput in runtime.h. `state_sums` are of first row, number of "
-             "rows and the float64 array of state_size to which their states are added. `adapters` has one entry for "
-             "each "
-             "sequence, None for the model as it is, or none at all.")
-        .def("read_kv_block", &read_kv_block, "block_id"_a, "out"_a,
-             "Copy a block's bytes into a writable uint8 buffer, with the GIL released. Like write_kv_block and "
-             "copy_kv_block, may run during a step that does not use the block.")
-        .def("write_kv_block", &write_kv_block, "block_id"_a, "data"_a,
-             "Replace a block's bytes by those of a uint8 buffer that read_kv_block filled under the same kv_layout.")
-        .def("copy_kv_block", &Runtime::copy_kv_block, "src"_a, "dst"_a, nb::call_guard<nb::gil_scoped_release>(),
-             "Copy block `src` over block `dst`.")
+             "Run one step with the GIL released; see StepInput in runtime.h. `block_tables` has one row for each "
+             "sequence, or for each sequence of each group of KV blocks, group after group. `state_sums` are of first "
+             "row, number of rows and the float64 array of state_size to which their states are added. `adapters` has "
+             "one entry for each sequence, None for the model as it is, or none at all.")
         .def_prop_ro("kv_type",
                      [](const Runtime& runtime) { return runtime.kv_type() == KvType::kF16 ? "f16" : "q8_0"; })
-        .def_prop_ro("kv_block_bytes", &Runtime::kv_block_bytes, "Bytes of one KV block over all layers.")
-        .def_prop_ro("kv_layout", &Runtime::kv_layout,
-                     "What gives a block's bytes their meaning; the same for every kernel table.")
+        .def_prop_ro("kv_blocks", &kv_blocks_of,
+                     "The blocks of layers that see everything, then those of layers with a window; of models with one "
+                     "kind only that one.")
         .def("set_cpus", &Runtime::set_cpus, "cpus"_a, nb::call_guard<nb::gil_scoped_release>(),
              "Replace the worker threads, between steps.")
         .def("set_sitting_out", &Runtime::set_sitting_out, "on"_a, nb::call_guard<nb::gil_scoped_release>(),
@@ -267,7 +312,6 @@ void bind_runtime(nb::module_& m) {
         .def_prop_ro("num_threads", &Runtime::num_threads)
         .def_prop_ro("num_present", &Runtime::num_present,
                      "Of the threads, those that take part; others sit out while their CPUs are busy. Between steps.")
-        .def_prop_ro("num_blocks", &Runtime::num_blocks)
         .def_prop_ro("max_batch_tokens", &Runtime::max_batch_tokens)
         .def("lock_memory", &Runtime::lock_memory,
              "Keep KV blocks and scratch in RAM; returns 0 or the errno of mlock.");

@@ -209,7 +209,7 @@ void Attention::attend_split(int worker, const Piece& piece, int32_t layer, int3
     std::fill_n(out.max, piece.num_rows, -std::numeric_limits<float>::infinity());
     std::fill_n(out.sum, piece.num_rows, 0.0f);
     std::fill_n(out.acc, piece.num_rows * head_dim, 0.0f);
-    const int32_t* table = block_rows_[piece.sequence];
+    const int32_t* table = block_rows_.row(kv_.group_of(layer), piece.sequence);
     const int32_t window = model_.config().layers[layer].window;
     int32_t position[kMaxAttendRows] = {}, end[kMaxAttendRows] = {};
     int32_t first[kMaxAttendRows], limit[kMaxAttendRows];

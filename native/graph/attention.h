@@ -30,6 +30,9 @@ class Attention {
     // Lists the work of a step; layers of the same window share a list.
     void plan(const StepInput& input, int num_threads);
 
+    // The first position that a token at a position sees in a layer with this window.
+    int32_t first_in_sight(int32_t position, int32_t window) const;
+
     // What the layer reads and computes.
     Work work(int32_t layer) const;
 
@@ -60,8 +63,7 @@ class Attention {
     };
 
     int32_t position_of(const Piece& piece, int32_t row) const;
-    // What a token at a position sees in a layer with this window, first .. end - 1.
-    int32_t first_in_sight(int32_t position, int32_t window) const;
+    // Behind the last position that it sees.
     int32_t end_of_sight(const Piece& piece, int32_t position, int32_t window) const;
     const Schedule& schedule_of(int32_t layer) const { return schedules_[layer_schedule_[static_cast<size_t>(layer)]]; }
     void load_queries(int worker, const Piece& piece, const float* queries) const;

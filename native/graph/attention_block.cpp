@@ -45,6 +45,7 @@ void Runtime::Impl::finish_heads_and_store(int worker, int32_t index) {
     const ModelConfig& config = model_->config();
     const LayerWeights& layer = model_->layers()[index];
     const int32_t rope = config.layers[index].rope;
+    const int32_t group = kv_.group_of(index);
     const float* query_norm = config.norms_projections ? nullptr : layer.query_norm;
     const float* key_norm = config.norms_projections ? nullptr : layer.key_norm;
     const int64_t heads_per_token = config.num_heads + config.num_kv_heads;
@@ -61,7 +62,7 @@ void Runtime::Impl::finish_heads_and_store(int worker, int32_t index) {
                 continue;
             }
             const int32_t kv_head = head - config.num_heads;
-            const int32_t block = block_rows_[sequences_[token]][positions_[token] / kKvBlockTokens];
+            const int32_t block = block_rows_.row(group, sequences_[token])[positions_[token] / kKvBlockTokens];
             const int32_t slot = positions_[token] % kKvBlockTokens;
             float* key = key_ + token * config.kv_size() + kv_head * config.head_dim;
             finish_head(key, key_norm, token, rope);

@@ -12,15 +12,20 @@ namespace treadle {
 // block anew in every step.
 class BlockRows {
  public:
-    // Room for so many sequences, and so many blocks of an encoder.
-    void reserve(int64_t max_sequences, int64_t num_blocks) {
-        rows_.reserve(static_cast<size_t>(max_sequences));
+    // Room for so many sequences with blocks of so many groups, and so many blocks of an encoder.
+    void reserve(int64_t max_sequences, int64_t num_groups, int64_t num_blocks) {
+        num_groups_ = num_groups;
+        rows_.reserve(static_cast<size_t>(max_sequences * num_groups));
         for (int64_t block = 0; block < num_blocks; ++block) blocks_.push_back(static_cast<int32_t>(block));
     }
 
     void follow(const StepInput& input) {
         rows_.clear();
-        for (int64_t s = 0; s < input.num_sequences; ++s) rows_.push_back(input.block_tables + s * input.table_width);
+        num_sequences_ = input.num_sequences;
+        for (int64_t group = 0; group < num_groups_; ++group) {
+            const int32_t* tables = input.block_tables + group * input.group_stride;
+            for (int64_t s = 0; s < num_sequences_; ++s) rows_.push_back(tables + s * input.table_width);
+        }
     }
 
     void assign(const StepInput& input) {
@@ -34,11 +39,14 @@ class BlockRows {
 
     static int64_t blocks_for(int64_t num_tokens) { return (num_tokens + kKvBlockTokens - 1) / kKvBlockTokens; }
 
-    // The ids of a sequence's blocks.
-    const int32_t* operator[](int32_t sequence) const { return rows_[static_cast<size_t>(sequence)]; }
+    // The ids of a sequence's blocks in a group.
+    const int32_t* row(int32_t group, int32_t sequence) const {
+        return rows_[static_cast<size_t>(group * num_sequences_ + sequence)];
+    }
 
  private:
-    std::vector<const int32_t*> rows_;  // of each sequence
+    int64_t num_groups_ = 1, num_sequences_ = 0;
+    std::vector<const int32_t*> rows_;  // of each sequence of each group
     std::vector<int32_t> blocks_;       // 0, 1, 2 ...
 };
 

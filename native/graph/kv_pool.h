@@ -1,25 +1,32 @@
 // The memory of all KV blocks: where a head's keys and values lie, and blocks as plain bytes for tiers beside it.
+//
+// Layers that see everything before a token and layers with a sliding window have blocks of their own, because those of
+// the latter are of use for a while only. A model with both has two groups of blocks, numbered separately.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "treadle/memory.h"
 #include "treadle/model.h"
+#include "treadle/runtime.h"
 
 namespace treadle {
 
-// Block after block, inside a block layer after layer, inside a layer head after head, keys then values. An encoder
-// needs them no longer than a layer takes, so all its layers write to the same place.
+// Block after block, inside a block layer after layer of the group, inside a layer head after head, keys then values.
+// An encoder needs them no longer than a layer takes, so all its layers are one group and write to the same place.
 class KvPool {
  public:
-    // Throws UsageError if the type does not suit the model's heads.
-    KvPool(const ModelConfig& config, KvType type, int64_t num_blocks);
+    // num_blocks: of each group, or one number for all. Throws UsageError if the type does not suit the model's heads,
+    // or the model has another number of groups.
+    KvPool(const ModelConfig& config, KvType type, const std::vector<int64_t>& num_blocks);
 
     // Of the type the pool has: f16 is uint16_t, q8_0 bytes.
     template <typename T>
     T* keys(int32_t block, int32_t layer, int32_t kv_head) const {
-        return reinterpret_cast<T*>(block_data(block) + static_cast<size_t>(layer) * layer_bytes_ +
+        const LayerPlace& place = places_[static_cast<size_t>(layer)];
+        return reinterpret_cast<T*>(place.first_block + static_cast<size_t>(block) * place.block_bytes +
                                     static_cast<size_t>(kv_head) * head_bytes_);
     }
     template <typename T>
@@ -32,30 +39,35 @@ class KvPool {
                const float* key, const float* value) const;
 
     // Blocks as bytes; see Runtime.
-    void read(int64_t block, uint8_t* out) const;
-    void write(int64_t block, const uint8_t* data) const;
-    void copy(int64_t from, int64_t to) const;
+    void read(size_t group, int64_t block, uint8_t* out) const;
+    void write(size_t group, int64_t block, const uint8_t* data) const;
+    void copy(size_t group, int64_t from, int64_t to) const;
 
     KvType type() const { return type_; }
-    int64_t num_blocks() const { return num_blocks_; }
+    // Those of whole contexts first.
+    const std::vector<KvGroup>& groups() const { return groups_; }
+    int32_t group_of(int32_t layer) const { return places_[static_cast<size_t>(layer)].group; }
     // Keys and values of one KV head in a block.
     size_t head_bytes() const { return head_bytes_; }
-    size_t block_bytes() const { return block_bytes_; }
-    const std::string& layout() const { return layout_; }
-    int lock() const { return buffer_.lock(); }
+    int lock() const;
 
  private:
-    uint8_t* block_data(int64_t block) const { return buffer_.data() + static_cast<size_t>(block) * block_bytes_; }
-    uint8_t* checked_block(const char* caller, int64_t block) const;
+    struct LayerPlace {
+        int32_t group;
+        uint8_t* first_block;  // the layer's part of it
+        size_t block_bytes;
+    };
+
+    void add_group(const ModelConfig& config, bool has_window);
+    void allocate(const ModelConfig& config, const std::vector<int64_t>& num_blocks);
+    uint8_t* checked_block(const char* caller, size_t group, int64_t block) const;
 
     KvType type_;
     int32_t head_dim_;
-    int64_t num_blocks_;
     size_t head_bytes_;
-    size_t layer_bytes_;  // from one layer to the next
-    size_t block_bytes_;
-    std::string layout_;
-    PageBuffer buffer_;
+    std::vector<KvGroup> groups_;
+    std::vector<PageBuffer> buffers_;  // of each group
+    std::vector<LayerPlace> places_;   // of each layer
 };
 
 }  // namespace treadle

@@ -22,7 +22,7 @@ void expect_in_range(const char* what, int64_t index, int64_t found, int64_t low
 
 }  // namespace
 
-Runtime::Impl::Impl(std::shared_ptr<const Model> model, std::vector<int> cpus, int64_t num_blocks,
+Runtime::Impl::Impl(std::shared_ptr<const Model> model, std::vector<int> cpus, const std::vector<int64_t>& num_blocks,
                     int64_t max_batch_tokens, KvType kv_type)
     : model_(std::move(model)),
       pool_(std::move(cpus)),
@@ -36,7 +36,8 @@ Runtime::Impl::Impl(std::shared_ptr<const Model> model, std::vector<int> cpus, i
     summed_rows_.reserve(static_cast<size_t>(max_batch_tokens));
     kept_rows_.reserve(static_cast<size_t>(max_batch_tokens));
     attention_.reserve(max_batch_tokens);
-    block_rows_.reserve(max_batch_tokens, model_->config().causal ? 0 : num_blocks);
+    const auto num_groups = static_cast<int64_t>(kv_.groups().size());
+    block_rows_.reserve(max_batch_tokens, num_groups, model_->config().causal ? 0 : kv_.groups().front().num_blocks);
     adapted_.reserve(max_batch_tokens);
     carve_scratch();
 }
@@ -111,25 +112,33 @@ void Runtime::Impl::check_sequences(const StepInput& input) const {
                              ", the model's context has " + std::to_string(model_->config().context_length));
         }
         total += input.query_lens[s];
-        const int64_t blocks = BlockRows::blocks_for(end);
-        num_blocks += blocks;
-        if (is_whole) continue;
-        if (blocks > input.table_width) {
-            throw UsageError("step: sequence " + std::to_string(s) + " needs " + std::to_string(blocks) +
-                             " KV blocks, its block table has " + std::to_string(input.table_width) + " entries");
-        }
-        for (int64_t b = 0; b < blocks; ++b) {
-            expect_in_range("block_tables entry", s * input.table_width + b,
-                            input.block_tables[s * input.table_width + b], 0, kv_.num_blocks() - 1);
-        }
+        num_blocks += BlockRows::blocks_for(end);
+        if (!is_whole) check_blocks(input, s, end);
     }
-    if (!model_->config().causal && num_blocks > kv_.num_blocks()) {
+    const int64_t most_blocks = kv_.groups().front().num_blocks;
+    if (!model_->config().causal && num_blocks > most_blocks) {
         throw UsageError("step: the texts need " + std::to_string(num_blocks) + " KV blocks, there are " +
-                         std::to_string(kv_.num_blocks()));
+                         std::to_string(most_blocks));
     }
     if (total != input.num_tokens) {
         throw UsageError("step: query_lens add up to " + std::to_string(total) + ", token_ids has " +
                          std::to_string(input.num_tokens));
+    }
+}
+
+void Runtime::Impl::check_blocks(const StepInput& input, int64_t sequence, int64_t end) const {
+    const int64_t blocks = BlockRows::blocks_for(end);
+    if (blocks > input.table_width) {
+        throw UsageError("step: sequence " + std::to_string(sequence) + " needs " + std::to_string(blocks) +
+                         " KV blocks, its block table has " + std::to_string(input.table_width) + " entries");
+    }
+    for (size_t g = 0; g < kv_.groups().size(); ++g) {
+        const KvGroup& group = kv_.groups()[g];
+        const int64_t table = static_cast<int64_t>(g) * input.group_stride + sequence * input.table_width;
+        const int32_t first = attention_.first_in_sight(input.start_positions[sequence], group.window);
+        for (int64_t b = first / kKvBlockTokens; b < blocks; ++b) {
+            expect_in_range("block_tables entry", table + b, input.block_tables[table + b], 0, group.num_blocks - 1);
+        }
     }
 }
 
@@ -227,10 +236,12 @@ StepTimings Runtime::Impl::timings() {
     return timers_.read();
 }
 
-Runtime::Runtime(std::shared_ptr<const Model> model, std::vector<int> cpus, int64_t num_blocks,
+Runtime::Runtime(std::shared_ptr<const Model> model, std::vector<int> cpus, const std::vector<int64_t>& num_blocks,
                  int64_t max_batch_tokens, KvType kv_type) {
-    if (num_blocks < 1 || num_blocks > (int64_t{1} << 24)) {
-        throw UsageError("num_blocks is " + std::to_string(num_blocks) + ", expected 1 to 16777216");
+    for (const int64_t count : num_blocks) {
+        if (count < 1 || count > (int64_t{1} << 24)) {
+            throw UsageError("num_blocks is " + std::to_string(count) + ", expected 1 to 16777216");
+        }
     }
     if (max_batch_tokens < 1 || max_batch_tokens > (1 << 16)) {
         throw UsageError("max_batch_tokens is " + std::to_string(max_batch_tokens) + ", expected 1 to 65536");
@@ -247,13 +258,13 @@ void Runtime::set_timing(bool on) { impl_->set_timing(on); }
 StepTimings Runtime::timings() const { return impl_->timings(); }
 int Runtime::num_threads() const { return impl_->pool().num_threads(); }
 int Runtime::num_present() const { return impl_->pool().num_present(); }
-int64_t Runtime::num_blocks() const { return impl_->kv().num_blocks(); }
 KvType Runtime::kv_type() const { return impl_->kv().type(); }
-size_t Runtime::kv_block_bytes() const { return impl_->kv().block_bytes(); }
-const std::string& Runtime::kv_layout() const { return impl_->kv().layout(); }
-void Runtime::read_kv_block(int64_t block, uint8_t* out) const { impl_->kv().read(block, out); }
-void Runtime::write_kv_block(int64_t block, const uint8_t* data) { impl_->kv().write(block, data); }
-void Runtime::copy_kv_block(int64_t from, int64_t to) { impl_->kv().copy(from, to); }
+const std::vector<KvGroup>& Runtime::kv_groups() const { return impl_->kv().groups(); }
+void Runtime::read_kv_block(size_t group, int64_t block, uint8_t* out) const { impl_->kv().read(group, block, out); }
+void Runtime::write_kv_block(size_t group, int64_t block, const uint8_t* data) {
+    impl_->kv().write(group, block, data);
+}
+void Runtime::copy_kv_block(size_t group, int64_t from, int64_t to) { impl_->kv().copy(group, from, to); }
 int64_t Runtime::max_batch_tokens() const { return impl_->max_batch_tokens(); }
 const Model& Runtime::model() const { return impl_->model(); }
 

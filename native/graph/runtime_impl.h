@@ -17,8 +17,8 @@ namespace treadle {
 
 class Runtime::Impl {
  public:
-    Impl(std::shared_ptr<const Model> model, std::vector<int> cpus, int64_t num_blocks, int64_t max_batch_tokens,
-         KvType kv_type);
+    Impl(std::shared_ptr<const Model> model, std::vector<int> cpus, const std::vector<int64_t>& num_blocks,
+         int64_t max_batch_tokens, KvType kv_type);
 
     void step(const StepInput& input, SampleResult* results);
     void set_cpus(std::vector<int> cpus);
@@ -35,6 +35,7 @@ class Runtime::Impl {
  private:
     void check(const StepInput& input) const;
     void check_sequences(const StepInput& input) const;
+    void check_blocks(const StepInput& input, int64_t sequence, int64_t end) const;
     void check_logit_rows(const StepInput& input) const;
     void check_state_sums(const StepInput& input) const;
     void carve_scratch();

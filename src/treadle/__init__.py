@@ -22,7 +22,7 @@ if _typing.TYPE_CHECKING:
     from treadle.engine.block_store import StoreStats
     from treadle.engine.completion import ChatMessage, Completion, CompletionChunk, Timings, TokenLogprob
     from treadle.engine.conversation import Conversation
-    from treadle.engine.counters import SchedulerCounters
+    from treadle.engine.counters import PoolCounters, SchedulerCounters
     from treadle.engine.form import ChoiceForm, JsonForm, RegexForm
     from treadle.engine.guide import Constraint
     from treadle.engine.llm import LLM
@@ -70,6 +70,7 @@ __all__ = [
     "InternalError",
     "JsonForm",
     "ModelFileError",
+    "PoolCounters",
     "Prices",
     "ReasoningPiece",
     "RegexForm",
@@ -117,6 +118,7 @@ _MODULES = {
     "Conversation": "treadle.engine.conversation",
     **dict.fromkeys(("ChoiceForm", "JsonForm", "RegexForm"), "treadle.engine.form"),
     "EngineStats": "treadle.engine.statistics",
+    "PoolCounters": "treadle.engine.counters",
     "SchedulerCounters": "treadle.engine.counters",
     "StepStats": "treadle.engine.statistics",
     "StoreStats": "treadle.engine.block_store",

@@ -189,17 +189,8 @@ class StepTimings:
     @property
     def operators(self) -> list[OperatorTiming]: ...
 
-class Runtime:
-    """
-    Worker threads, KV blocks and scratch memory that run steps of one model.
-    """
-
-    def __init__(self, model: Model, *, cpus: Sequence[int], num_blocks: int, max_batch_tokens: int = 512, kv_type: str = 'f16') -> None: ...
-
-    def step(self, token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], query_lens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], start_positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], block_tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], logit_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], samplers: Sequence[Sampler], return_logits: bool = False, state_sums: Sequence[tuple[int, int, Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')]]] = [], adapters: Sequence[Adapter] = []) -> StepOutput:
-        """
-        Run one step with the GIL released; see StepInput in runtime.h. `state_sums` are of first row, number of rows and the float64 array of state_size to which their states are added. `adapters` has one entry for each sequence, None for the model as it is, or none at all.
-        """
+class KvBlocks:
+    """The KV blocks of the layers of one runtime that see equally far back."""
 
     def read_kv_block(self, block_id: int, out: NDArray[numpy.uint8] | bytearray | memoryview) -> None:
         """
@@ -215,16 +206,43 @@ class Runtime:
         """Copy block `src` over block `dst`."""
 
     @property
-    def kv_type(self) -> str: ...
+    def window(self) -> int:
+        """
+        Positions that a token sees in these layers, itself included; 0 for all before it.
+        """
+
+    @property
+    def num_blocks(self) -> int: ...
 
     @property
     def kv_block_bytes(self) -> int:
-        """Bytes of one KV block over all layers."""
+        """Bytes of one KV block over all layers of the group."""
 
     @property
     def kv_layout(self) -> str:
         """
         What gives a block's bytes their meaning; the same for every kernel table.
+        """
+
+class Runtime:
+    """
+    Worker threads, KV blocks and scratch memory that run steps of one model.
+    """
+
+    def __init__(self, model: Model, *, cpus: Sequence[int], num_blocks: int | Sequence[int], max_batch_tokens: int = 512, kv_type: str = 'f16') -> None: ...
+
+    def step(self, token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], query_lens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], start_positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], block_tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], logit_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], samplers: Sequence[Sampler], return_logits: bool = False, state_sums: Sequence[tuple[int, int, Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')]]] = [], adapters: Sequence[Adapter] = []) -> StepOutput:
+        """
+        Run one step with the GIL released; see StepInput in runtime.h. `block_tables` has one row for each sequence, or for each sequence of each group of KV blocks, group after group. `state_sums` are of first row, number of rows and the float64 array of state_size to which their states are added. `adapters` has one entry for each sequence, None for the model as it is, or none at all.
+        """
+
+    @property
+    def kv_type(self) -> str: ...
+
+    @property
+    def kv_blocks(self) -> list[KvBlocks]:
+        """
+        The blocks of layers that see everything, then those of layers with a window; of models with one kind only that one.
         """
 
     def set_cpus(self, cpus: Sequence[int]) -> None:
@@ -249,9 +267,6 @@ class Runtime:
         """
         Of the threads, those that take part; others sit out while their CPUs are busy. Between steps.
         """
-
-    @property
-    def num_blocks(self) -> int: ...
 
     @property
     def max_batch_tokens(self) -> int: ...

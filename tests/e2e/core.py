@@ -48,6 +48,11 @@ class Core:
         )
         self._free = list(range(num_blocks))
 
+    @property
+    def blocks(self) -> _native.KvBlocks:
+        """The KV blocks of a model without windows, or those of its layers without one."""
+        return self.runtime.kv_blocks[0]
+
     def shuffle_blocks(self, seed: int) -> None:
         np.random.default_rng(seed).shuffle(self._free)
 

@@ -87,7 +87,7 @@ def test_the_wanted_context_chooses_the_factors_of_positions(tmp_path: Path) -> 
 
     asked, native = Core(long, context_length=64), Core(short)
     np.testing.assert_array_equal(logits(asked), logits(native))
-    assert asked.runtime.kv_layout == native.runtime.kv_layout
+    assert asked.blocks.kv_layout == native.blocks.kv_layout
     # Blocks of the one kind are of no use to the other.
-    assert asked.runtime.kv_layout != Core(long, context_length=65).runtime.kv_layout
-    assert Core(long).runtime.kv_layout == Core(long, context_length=65).runtime.kv_layout
+    assert asked.blocks.kv_layout != Core(long, context_length=65).blocks.kv_layout
+    assert Core(long).blocks.kv_layout == Core(long, context_length=65).blocks.kv_layout

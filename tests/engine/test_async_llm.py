@@ -45,7 +45,7 @@ def serve(loaded: LoadedModel, test: Callable[[AsyncLLM], Awaitable[None]]) -> N
             # The engine's thread carries out orders in the order they came, so this one comes after every cancellation.
             await read_all(llm.generate("z", SamplingParams(max_tokens=1)))
             scheduler = llm._host.scheduler
-            assert (scheduler.pool.num_used, scheduler.running, scheduler.waiting) == (0, (), ())
+            assert (scheduler.pools[0].num_used, scheduler.running, scheduler.waiting) == (0, (), ())
 
     asyncio.run(asyncio.wait_for(run(), timeout=120))
 

@@ -100,7 +100,7 @@ def test_a_failed_text_ends_the_list_and_frees_the_others(
     with pytest.raises(ModelFileError, match=r"prompt . of the list: the model gave NaN"):
         llm.embed(["a", "bad", *["c" * 100] * 20])
     assert llm.embed("a").shape == (3,)
-    assert llm._host.scheduler.pool.num_used == 0
+    assert llm._host.scheduler.pools[0].num_used == 0
 
 
 def test_a_timeout_is_that_of_the_whole_list(llm: LLM, runner: FakeModelRunner) -> None:
@@ -155,7 +155,7 @@ def test_a_cancelled_task_frees_what_it_holds(loaded: LoadedModel, runner: FakeM
             runner.may_step.release(1000)
             await llm.embed(["z"])  # orders are carried out in the order they came, so every cancellation is done
             scheduler = llm._host.scheduler
-            assert (scheduler.pool.num_used, scheduler.running, scheduler.waiting) == (0, (), ())
+            assert (scheduler.pools[0].num_used, scheduler.running, scheduler.waiting) == (0, (), ())
             assert sum(len(plan.chunks) for plan in runner.plans) < 90
 
     asyncio.run(asyncio.wait_for(test(), timeout=120))

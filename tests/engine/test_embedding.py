@@ -28,8 +28,8 @@ class Loop:
         settings = {"context": 44, "max_batch_tokens": 16, "max_num_requests": 4, "slowdown": None} | settings
         self.now = 0.0
         self.pool = BlockPool(num_blocks, 4)
-        cache = PrefixCache(self.pool, store=store)
-        self.scheduler = Scheduler(self.pool, cache=cache, clock=lambda: self.now, **settings)
+        cache = PrefixCache([self.pool], stores=[] if store is None else [store])
+        self.scheduler = Scheduler([self.pool], cache=cache, clock=lambda: self.now, **settings)
         self.runner = FakeRunner(self.pool)
         if store is not None:
             store.runner = self.runner

@@ -125,7 +125,7 @@ def test_an_answer_that_ends_before_it_ran_is_told_at_once() -> None:
     events: list[TokenEvent] = []
     request, _ = make_request(Script([5], [6], [7], [8, 9]), stop=["<6>"], deliver=events.append)
     pool = BlockPool(4, 4)
-    engine = Engine(Scheduler(pool, context=16), FakeRunner(pool))
+    engine = Engine(Scheduler([pool], context=16), FakeRunner(pool))
     engine.submit(request)
     assert [facts(event) for event in events] == [("<5>", [5, 6], "stop")]
     assert not engine.has_work
@@ -136,8 +136,8 @@ def test_forced_tokens_get_blocks_beside_other_requests() -> None:
     request, _ = make_request(Script([5, 6], *([token] for token in range(20, 36)), [7, 8]), deliver=events.append)
     other = make_plain_request(1, [1, 2, 3], 12)
     pool = BlockPool(10, 4)
-    runner = FakeRunner(pool, lambda seen: 5 if seen == [1, 2] else 7 if seen[-1] == 35 else next_token(seen))
-    engine = Engine(Scheduler(pool, context=24), runner)
+    runner = FakeRunner(pool, sample=lambda seen: 5 if seen == [1, 2] else 7 if seen[-1] == 35 else next_token(seen))
+    engine = Engine(Scheduler([pool], context=24), runner)
     engine.submit(other)
     engine.submit(request)
     while engine.has_work and len(events) < 2:
@@ -152,7 +152,7 @@ def test_forced_tokens_get_blocks_beside_other_requests() -> None:
 
 def test_forced_tokens_that_were_known_are_no_part_of_the_prompt() -> None:
     pool = BlockPool(10, 4)
-    engine = Engine(Scheduler(pool, context=24), FakeRunner(pool, lambda _: 7))
+    engine = Engine(Scheduler([pool], context=24), FakeRunner(pool, sample=lambda _: 7))
     for _ in range(2):
         request, _ = make_request(Script(*([token] for token in range(20, 30)), [7, 8]), max_tokens=12)
         engine.submit(request)

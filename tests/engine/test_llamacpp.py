@@ -149,7 +149,7 @@ def test_requests_that_must_make_way_begin_again(foreign_path: Path) -> None:
     params = SamplingParams(temperature=0, max_tokens=150, ignore_eos=True)
     prompts = [f"{number} the inn" for number in range(6)]
     with load(foreign_path, context=256) as llm:
-        llm._host.scheduler.pool.try_allocate(llm.report.memory_plan.num_blocks - 16)  # leave room for three
+        llm._host.scheduler.pools[0].try_allocate(llm.report.memory_plan.num_blocks - 16)  # leave room for three
         answers = llm.generate(prompts, params)
         assert llm.stats().scheduler.num_preemptions > 0
         for prompt, answer in zip(prompts, answers, strict=True):

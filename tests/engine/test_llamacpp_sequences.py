@@ -7,6 +7,7 @@ import random
 import pytest
 
 from fakes import make_request
+from treadle.engine.block_table import BlockTable
 from treadle.engine.llamacpp.sequences import Sequences
 from treadle.engine.plan import Chunk
 from treadle.engine.request import Request
@@ -59,7 +60,7 @@ class Steps:
 
 def begin(number: int, token_ids: list[int]) -> Request:
     request = make_request(number, token_ids, 50)
-    request.add_blocks([0])
+    request.tables.append(BlockTable([0]))
     return request
 
 
@@ -68,7 +69,7 @@ def whole(request: Request) -> Chunk:
 
 
 def end(request: Request) -> None:
-    request.take_blocks()
+    request.take_tables()
 
 
 def test_a_request_takes_over_what_is_alike_but_for_its_last_token() -> None:
@@ -150,7 +151,7 @@ def test_random_requests_find_what_they_should(seed: int) -> None:
             if len(request.token_ids) >= 18 or draw.random() < 0.15:
                 end(request)
                 if draw.random() < 0.3:  # had to make way, and comes back at once
-                    request.add_blocks([0])
+                    request.tables.append(BlockTable([0]))
                 else:
                     running.remove(request)
     assert num_found > 20

@@ -196,7 +196,7 @@ def test_closing_a_stream_frees_its_request(llm: LLM, runner: FakeModelRunner) -
     assert list(stream) == []
     wait_until_idle(llm, runner)
     assert runner.plans[-1].chunks[0].request.prompt_ids == [ord("z")]
-    assert llm._host.scheduler.pool.num_used == 0
+    assert llm._host.scheduler.pools[0].num_used == 0
 
 
 def test_dropping_a_stream_unread_frees_its_request(llm: LLM, runner: FakeModelRunner) -> None:
@@ -208,7 +208,7 @@ def test_dropping_a_stream_unread_frees_its_request(llm: LLM, runner: FakeModelR
     wait_until_idle(llm, runner)
     assert request.finish_reason is None
     assert len(request.answer_ids) < 300
-    assert llm._host.scheduler.pool.num_used == 0
+    assert llm._host.scheduler.pools[0].num_used == 0
 
 
 def test_threads_are_served_together(llm: LLM, runner: FakeModelRunner) -> None:
@@ -304,4 +304,8 @@ def test_a_storm_of_threads_and_early_ends_leaves_nothing_behind(llm: LLM, runne
         thread.join(timeout=60)
     assert wrong == []
     wait_until_idle(llm, runner)
-    assert (llm._host.scheduler.pool.num_used, llm._host.scheduler.running, llm._host.scheduler.waiting) == (0, (), ())
+    assert (llm._host.scheduler.pools[0].num_used, llm._host.scheduler.running, llm._host.scheduler.waiting) == (
+        0,
+        (),
+        (),
+    )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from treadle.engine.kv_memory import context_kv_bytes
 from treadle.engine.memory_plan import MemoryPlan, plan_memory
 from treadle.errors import CapacityError, UsageError
 from treadle.hardware.memory import MemoryBudget
@@ -155,3 +156,61 @@ def test_an_encoder_takes_no_kv_blocks_and_its_context_as_scratch_memory() -> No
     assert plans[0].num_blocks == 2048 // 32 + 16
     with pytest.raises(CapacityError, match=r"tiny needs .* MB to load and this process may use 200 MB"):
         plan(200 * MB, needs=encoder)
+
+
+# Of 10,000 bytes for a token 8,000 are those of layers that see 512 tokens: blocks of 64,000 and of 256,000 bytes. One
+# request holds at most (511 + 32 + 512 - 2) / 32 + 2 = 34 of the latter.
+WINDOWED = replace(NEEDS, window=512, windowed_kv_bytes_per_token=8000, context_length=131072)
+
+
+def test_layers_with_a_window_get_blocks_for_one_context_and_the_other_requests() -> None:
+    result = plan(needs=WINDOWED, context=32768)
+    assert (result.num_blocks, result.num_window_blocks) == (1024 + 128, 34 + 128)
+    assert result.kv_bytes == 1152 * 64_000 + 162 * 256_000
+    assert result.kv_bytes < plan(needs=replace(NEEDS, context_length=131072), context=32768).kv_bytes / 3
+    assert [pool.num_blocks for pool in result.pools] == [1152, 162]
+    assert result.pools[0].window is None and result.pools[1].window is not None
+    assert (result.pools[1].window.window, result.pools[1].window.most_held) == (512, 34)
+
+
+def test_a_window_is_never_more_than_the_context() -> None:
+    result = plan(needs=WINDOWED, context=64)
+    assert (result.num_blocks, result.num_window_blocks) == (2 + 128, 2 + 128)
+    assert context_kv_bytes(WINDOWED, "f16", 64) == 2 * 320_000
+    assert context_kv_bytes(WINDOWED, "f16", 32768) == 1024 * 64_000 + 34 * 256_000
+
+
+@pytest.mark.parametrize("megabytes", [205, 220, 300, 1000])
+def test_the_largest_context_is_one_that_fits_and_no_longer_one_does(megabytes: int) -> None:
+    largest = plan(available_bytes=megabytes * MB, needs=WINDOWED).largest_context
+    result = plan(available_bytes=megabytes * MB, needs=WINDOWED, context=largest)
+    assert result.weight_bytes + result.scratch_bytes + result.kv_bytes <= megabytes * MB
+    if largest < 131072:
+        with pytest.raises(CapacityError, match=r"context of") as caught:
+            plan(available_bytes=megabytes * MB, needs=WINDOWED, context=largest + 1)
+        assert caught.value.hint == f"the largest context that fits is {largest} tokens"
+        assert largest > 2 * plan(available_bytes=megabytes * MB).largest_context or megabytes < 300
+
+
+def test_all_the_memory_asked_for_goes_to_both_pools() -> None:
+    result = plan(memory_bytes=1000 * MB, needs=WINDOWED)
+    used = result.weight_bytes + result.scratch_bytes + result.kv_bytes
+    assert used <= 1000 * MB < used + 64_000 + 256_000
+    assert result.num_window_blocks == 34 + 128 + (result.num_blocks - 256 - 128) // 8
+
+
+def test_a_model_with_windows_in_all_layers_has_one_pool() -> None:
+    needs = replace(WINDOWED, windowed_kv_bytes_per_token=10_000)
+    result = plan(needs=needs, context=32768)
+    assert (result.num_blocks, result.num_window_blocks, result.kv_bytes) == (0, 162, 162 * 320_000)
+    assert [pool.num_blocks for pool in result.pools] == [162]
+    assert result.with_blocks(7).pools[0].num_blocks == 7
+    asked = plan(memory_bytes=1000 * MB, needs=needs)
+    assert 1000 * MB - 320_000 < asked.weight_bytes + asked.scratch_bytes + asked.kv_bytes <= 1000 * MB
+
+
+def test_q8_0_takes_17_of_32_bytes_in_both_pools() -> None:
+    needs = replace(WINDOWED, head_dim=32)
+    plain, small = plan(needs=needs), plan(needs=needs, kv_type="q8_0")
+    assert (plain.num_blocks, plain.num_window_blocks) == (small.num_blocks, small.num_window_blocks)
+    assert small.kv_bytes * 32 == plain.kv_bytes * 17

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from native_loop import Loop
 
-from fakes import FakeStream
 from oracles.tiny_model import TinyModel
 from treadle import _native
-from treadle.engine.block_pool import BlockPool
-from treadle.engine.engine import Engine
 from treadle.engine.kv_type import KV_BLOCK_TOKENS
-from treadle.engine.output import TextOutput
-from treadle.engine.prefix_cache import PrefixCache
 from treadle.engine.request import AnswerRequest, TokenEvent
-from treadle.engine.runner import NativeRunner
 from treadle.engine.sampling import SamplingParams
-from treadle.engine.scheduler import Scheduler
 from treadle.models.gguf import ModelFile
 from treadle.models.tokenizer import Tokenizer
 
@@ -32,7 +23,6 @@ SAMPLING = {
     "sampled": SamplingParams(temperature=1.5, repetition_penalty=1.1, frequency_penalty=0.2),
 }
 PROMPT_LENGTHS = [1, 2, 31, 32, 33, 64, 90, 7]
-NUM_ANSWER_TOKENS = 40
 QUESTIONS = [
     "What is the capital of France?",
     "Name a prime number.",
@@ -51,88 +41,6 @@ def prompts(model_file: ModelFile) -> list[list[int]]:
     rng = np.random.default_rng(5)
     vocab_size = model_file.hyperparameters.vocab_size
     return [rng.integers(0, vocab_size, length).tolist() for length in PROMPT_LENGTHS]
-
-
-class BytesStore:
-    """Keeps the bytes of evicted blocks in memory and gives them back at once."""
-
-    def __init__(self, runner: NativeRunner) -> None:
-        self._runtime = runner._runtime
-        self._held: dict[bytes, NDArray[np.uint8]] = {}
-        self.num_loaded = 0
-
-    def find(self, keys: Sequence[bytes]) -> int:
-        return next((index for index, key in enumerate(keys) if key not in self._held), len(keys))
-
-    def save(self, keys: Sequence[bytes], block_ids: Sequence[int]) -> None:
-        for key, block_id in zip(keys, block_ids, strict=True):
-            if key not in self._held:
-                self._held[key] = np.empty(self._runtime.kv_block_bytes, np.uint8)
-                self._runtime.read_kv_block(block_id, self._held[key])
-
-    def load(self, keys: Sequence[bytes], block_ids: Sequence[int]) -> Future[int]:
-        for key, block_id in zip(keys, block_ids, strict=True):
-            self._runtime.write_kv_block(block_id, self._held[key])
-        self.num_loaded += len(keys)
-        future: Future[int] = Future()
-        future.set_result(len(keys))
-        return future
-
-
-class Loop:
-    """An engine over the native runtime."""
-
-    def __init__(
-        self,
-        file: ModelFile,
-        *,
-        num_blocks: int = 64,
-        max_batch_tokens: int = 512,
-        max_num_requests: int = 8,
-        threads: int = 1,
-        is_cached: bool = True,
-        is_stored: bool = False,
-    ) -> None:
-        self.runner = NativeRunner.load(
-            file, isa="", cpus=[-1] * threads, num_blocks=num_blocks, max_batch_tokens=max_batch_tokens
-        )
-        self.store = BytesStore(self.runner) if is_stored else None
-        pool = BlockPool(num_blocks, KV_BLOCK_TOKENS)
-        self.scheduler = Scheduler(
-            pool,
-            context=512,
-            max_batch_tokens=max_batch_tokens,
-            max_num_requests=max_num_requests,
-            cache=PrefixCache(pool, store=self.store, is_enabled=is_cached),
-        )
-        self.engine = Engine(self.scheduler, self.runner)
-        self.num_requests = 0
-
-    def request(
-        self, prompt: list[int], params: SamplingParams, num_tokens: int = NUM_ANSWER_TOKENS, seed: int | None = None
-    ) -> AnswerRequest:
-        self.num_requests += 1
-        request = AnswerRequest(
-            request_id=self.num_requests,
-            prompt_ids=prompt,
-            max_length=len(prompt) + num_tokens,
-            end_ids=frozenset(),
-            sampler=self.runner.create_sampler(params, len(prompt) if seed is None else seed, prompt),
-            output=TextOutput(FakeStream()),
-            deliver=lambda _: None,
-        )
-        self.engine.submit(request)
-        return request
-
-    def run(self) -> None:
-        while self.engine.has_work:
-            self.engine.step()
-        assert self.scheduler.pool.num_used == 0
-
-    def answer(self, prompts: Sequence[list[int]], params: SamplingParams) -> list[list[int]]:
-        requests = [self.request(prompt, params) for prompt in prompts]
-        self.run()
-        return [request.answer_ids for request in requests]
 
 
 @pytest.fixture(scope="module")

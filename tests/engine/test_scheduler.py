@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from scheduler_checks import check_invariants
 
 from fakes import END_ID, FakeRunner, answer, make_embedding_request, make_request
 from treadle.engine.block_pool import BlockPool
@@ -20,11 +20,11 @@ from treadle.errors import CapacityError, DeadlineError, InternalError, ModelFil
 
 def make_scheduler(num_blocks: int = 11, **settings: Any) -> Scheduler:
     settings = {"context": 44, "max_batch_tokens": 8, "max_num_requests": 4, "slowdown": None} | settings
-    return Scheduler(BlockPool(num_blocks, 4), **({"clock": lambda: 0.0} | settings))
+    return Scheduler([BlockPool(num_blocks, 4)], **({"clock": lambda: 0.0} | settings))
 
 
 def make_engine(scheduler: Scheduler) -> tuple[Engine, FakeRunner]:
-    runner = FakeRunner(scheduler.pool)
+    runner = FakeRunner(scheduler.pools[0])
     return Engine(scheduler, runner), runner
 
 
@@ -46,8 +46,8 @@ def test_a_long_prompt_goes_in_chunks_and_a_decode_goes_first() -> None:
         [(0, 4, 1, True), (1, 12, 7, True)],
         [(0, 5, 1, True), (1, 19, 1, True)],
     ]
-    assert short.block_ids == [0, 6]
-    assert long.block_ids == [1, 2, 3, 4, 5]
+    assert short.tables[0].block_ids == [0, 6]
+    assert long.tables[0].block_ids == [1, 2, 3, 4, 5]
 
 
 def test_prompts_that_are_not_cut_go_whole_and_one_beyond_a_step_alone() -> None:
@@ -74,7 +74,7 @@ def test_a_prompt_waits_for_blocks_and_nobody_overtakes_it() -> None:
     engine.step()
     assert scheduler.running == (first,)
     assert scheduler.waiting == (large, small)
-    assert first.block_ids == [0, 1, 2, 3, 4]
+    assert first.tables[0].block_ids == [0, 1, 2, 3, 4]
     engine.step()
     assert first.finish_reason == "length"
     engine.step()
@@ -101,7 +101,7 @@ def test_the_youngest_gives_its_blocks_back_and_is_computed_again() -> None:
     ]
     assert old.answer_ids == answer([1, 2, 3], 6)
     assert young.answer_ids == answer([5], 6)
-    assert scheduler.pool.num_free == 3
+    assert scheduler.pools[0].num_free == 3
 
 
 def test_an_old_decode_takes_the_block_of_a_younger_prompt_half_read() -> None:
@@ -171,7 +171,7 @@ def test_an_end_token_and_a_stop_string_both_end_with_stop() -> None:
     def sample(token_ids: list[int]) -> int:
         return END_ID if token_ids[0] == 5 and len(token_ids) == 3 else answer(token_ids, 1)[0]
 
-    engine = Engine(scheduler, FakeRunner(scheduler.pool, sample))  # type: ignore[arg-type]
+    engine = Engine(scheduler, FakeRunner(scheduler.pools[0], sample=sample))  # type: ignore[arg-type]
     engine.submit(stopped)
     engine.submit(ended)
     while engine.has_work:
@@ -189,7 +189,7 @@ def test_bad_logits_end_one_request_and_no_other() -> None:
             return StepResult([Sample(-1, bad_logits=True), *samples[1:]] if len(self.plans) == 2 else samples)
 
     scheduler = make_scheduler()
-    engine = Engine(scheduler, Runner(scheduler.pool))
+    engine = Engine(scheduler, Runner(scheduler.pools[0]))
     events: list[TokenEvent] = []
     bad, good = make_request(0, [1, 2], 4, events=events), make_request(1, [3], 4)
     engine.submit(bad)
@@ -201,7 +201,7 @@ def test_bad_logits_end_one_request_and_no_other() -> None:
     assert "NaN or infinite logits for the token at position 3" in str(error)
     assert bad.finish_reason == "error"
     assert good.answer_ids == answer([3], 4)
-    assert scheduler.pool.num_free == 11
+    assert scheduler.pools[0].num_free == 11
 
 
 def test_a_failed_step_ends_everything_and_leaves_no_block_behind() -> None:
@@ -214,30 +214,9 @@ def test_a_failed_step_ends_everything_and_leaves_no_block_behind() -> None:
     engine.step()
     engine.abort(KeyboardInterrupt())
     assert not engine.has_work
-    assert scheduler.pool.num_free == 11
+    assert scheduler.pools[0].num_free == 11
     assert [type(event.error) for event in events[-3:]] == [InternalError] * 3
     assert {event.request for event in events[-3:]} == set(requests)
-
-
-def check_invariants(scheduler: Scheduler) -> None:
-    pool = scheduler.pool
-    holders = Counter(block_id for request in scheduler.running for block_id in request.block_ids)
-    assert len(holders) == pool.num_used
-    assert pool.num_free + pool.num_used == pool.num_blocks
-    for block_id in range(pool.num_blocks):
-        assert pool.num_holders(block_id) == holders[block_id]
-    for request in scheduler.running:
-        assert len(set(request.block_ids)) == len(request.block_ids)
-        assert request.block_row[: len(request.block_ids)].tolist() == request.block_ids
-        assert request.num_sealed == request.num_computed // pool.block_tokens
-        for block_id, key in zip(request.block_ids, request.block_keys[: request.num_sealed], strict=False):
-            assert pool.find(key) == block_id
-        for block_id in request.block_ids[request.num_sealed :]:
-            assert pool.num_holders(block_id) == 1
-    assert all(not request.block_ids and request.num_computed == 0 for request in scheduler.waiting)
-    for line in (scheduler.running, scheduler.waiting):
-        assert list(line) == sorted(line, key=lambda request: request.turn)
-    assert len(scheduler.running) <= scheduler.max_num_requests
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -273,7 +252,7 @@ def test_random_walks_lose_nothing_and_always_move(seed: int) -> None:
         check_invariants(scheduler)
     assert not live
     assert finished > 30
-    assert scheduler.pool.num_free == scheduler.pool.num_blocks
+    assert scheduler.pools[0].num_free == scheduler.pools[0].num_blocks
 
 
 class Clock:
@@ -301,7 +280,7 @@ class PricedRunner(FakeRunner):
 def make_priced(slowdown: float | None) -> tuple[Scheduler, Engine, PricedRunner, Clock]:
     clock = Clock()
     scheduler = make_scheduler(1000, context=1200, max_batch_tokens=128, slowdown=slowdown, clock=clock)
-    runner = PricedRunner(scheduler.pool, clock)
+    runner = PricedRunner(scheduler.pools[0], clock)
     engine = Engine(scheduler, runner)
     engine.submit(make_request(-1, range(800, 928), 1))
     engine.step()
@@ -435,7 +414,7 @@ def test_a_deadline_ends_what_waits_and_what_runs() -> None:
     while engine.has_work:
         engine.step()
     assert patient.answer_ids == answer([3], 2)
-    assert scheduler.pool.num_used == 0
+    assert scheduler.pools[0].num_used == 0
 
 
 def test_refuses_more_than_a_thousand_in_the_queue_and_serves_the_rest() -> None:
@@ -465,7 +444,7 @@ def test_five_hundred_requests_pass_through_a_pool_too_small_for_them() -> None:
         check_invariants(scheduler)
     for request in requests:
         assert request.answer_ids == answer(request.prompt_ids, request.max_length - len(request.prompt_ids))
-    assert scheduler.pool.num_used == 0
+    assert scheduler.pools[0].num_used == 0
     assert scheduler.counters().num_preemptions > 20
 
 

@@ -52,7 +52,7 @@ def wait_until_idle(server: RunningServer, seconds: float = 30) -> None:
     deadline = time.monotonic() + seconds
     while True:
         counters = engine.stats().scheduler
-        if counters.num_used_blocks == counters.num_running == counters.num_waiting == 0:
+        if not any((*(pool.num_used for pool in counters.pools), counters.num_running, counters.num_waiting)):
             return
         assert time.monotonic() < deadline, counters
         threading.Event().wait(0.005)

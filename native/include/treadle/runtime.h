@@ -28,9 +28,11 @@ struct StepInput {
     const int32_t* query_lens = nullptr;       // [num_sequences], tokens of this step, their sum is num_tokens
     const int32_t* start_positions = nullptr;  // [num_sequences], tokens already in the sequence's KV blocks
     int64_t num_sequences = 0;
-    const int32_t* block_tables =
-        nullptr;  // [num_sequences][table_width] block ids; entries past the need are not read
+    // [num_sequences][table_width] block ids, of each group of layers; entries past the need or out of every window are
+    // not read
+    const int32_t* block_tables = nullptr;
     int64_t table_width = 0;
+    int64_t group_stride = 0;             // entries from one group's tables to the next one's; 0: all have the same
     const int32_t* logit_rows = nullptr;  // [num_logit_rows] token rows whose next token is wanted, ascending
     int64_t num_logit_rows = 0;
     const Sampler* const* samplers = nullptr;  // [num_logit_rows]
@@ -38,6 +40,17 @@ struct StepInput {
     const Adapter* const* adapters = nullptr;  // [num_sequences], null entries for the model as it is; or null
     const StateSum* state_sums = nullptr;      // [num_state_sums] of ascending rows, none in two of them
     int64_t num_state_sums = 0;
+};
+
+// KV blocks of the layers that see equally far back.
+struct KvGroup {
+    int32_t window = 0;  // positions a token sees, itself included; 0: all before it
+    int32_t num_layers = 0;
+    int64_t num_blocks = 0;
+    size_t block_bytes = 0;
+    // What gives a block's bytes their meaning: type and version of the layout, layers, heads, head_dim, tokens. The
+    // same for every kernel table. Blocks of equal layout are interchangeable if the model file is the same, too.
+    std::string layout;
 };
 
 // Where steps spent their time; seconds and waits have one entry per worker.
@@ -58,26 +71,25 @@ struct StepTimings {
 
 class Runtime {
  public:
-    // cpus: see ThreadPool. num_blocks KV blocks of kKvBlockTokens positions; at most max_batch_tokens tokens a step.
-    Runtime(std::shared_ptr<const Model> model, std::vector<int> cpus, int64_t num_blocks, int64_t max_batch_tokens,
-            KvType kv_type = KvType::kF16);
+    // cpus: see ThreadPool. num_blocks KV blocks of kKvBlockTokens positions, of each group or one number for all; at
+    // most max_batch_tokens tokens a step.
+    Runtime(std::shared_ptr<const Model> model, std::vector<int> cpus, const std::vector<int64_t>& num_blocks,
+            int64_t max_batch_tokens, KvType kv_type = KvType::kF16);
     ~Runtime();
 
     // Runs the step and writes one result per logit row. Throws UsageError for input that does not fit; nothing is
     // computed then.
     void step(const StepInput& input, SampleResult* results);
 
-    // Blocks as plain bytes, kv_block_bytes() each, for copies outside the pool. Any thread may call these while a step
-    // runs, as long as no block of the call is in the step's block tables or in another such call that writes it. Throw
-    // UsageError for a block id out of range.
-    void read_kv_block(int64_t block, uint8_t* out) const;
-    void write_kv_block(int64_t block, const uint8_t* data);
-    void copy_kv_block(int64_t from, int64_t to);
-    size_t kv_block_bytes() const;
+    // Blocks as plain bytes, for copies outside the pool. Any thread may call these while a step runs, as long as no
+    // block of the call is in the step's block tables or in another such call that writes it. Throw UsageError for a
+    // group or block out of range.
+    void read_kv_block(size_t group, int64_t block, uint8_t* out) const;
+    void write_kv_block(size_t group, int64_t block, const uint8_t* data);
+    void copy_kv_block(size_t group, int64_t from, int64_t to);
     KvType kv_type() const;
-    // What gives a block's bytes their meaning: type and version of the layout, layers, heads, head_dim, tokens. The
-    // same for every kernel table. Blocks of equal layout are interchangeable if the model file is the same, too.
-    const std::string& kv_layout() const;
+    // Layers that see everything first, then those with a window; of models with one kind only that one.
+    const std::vector<KvGroup>& kv_groups() const;
 
     void set_cpus(std::vector<int> cpus);
     // Whether workers whose CPUs are busy with other programs sit out, as they do at first.
@@ -90,7 +102,6 @@ class Runtime {
 
     int num_threads() const;
     int num_present() const;  // of them, those that do not sit out
-    int64_t num_blocks() const;
     int64_t max_batch_tokens() const;
     const Model& model() const;
     int lock_memory() const;  // 0 or the errno of mlock: the KV pool and the scratch memory

@@ -1,4 +1,4 @@
-"""Hands out the KV blocks of the native runtime by number and remembers what full ones hold.
+"""Hands out KV blocks of the native runtime by number and remembers what full ones hold.
 
 Leaves to others: what a key stands for (``PrefixCache``), the contents (the runtime), who gets a block (the scheduler).
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from treadle.engine.block_window import BlockWindow
 from treadle.engine.eviction_order import EvictionOrder
 from treadle.errors import InternalError
 
@@ -22,7 +23,12 @@ class BlockPool:
     Among blocks without a key the one freed last is handed out first, and cached blocks give way only when no other is
     left: memory that was never touched costs nothing, so a light load stays light.
 
-    ``on_evict`` is called with keys and numbers of cached blocks that are about to be handed out anew.
+    Args:
+        num_blocks: How many there are.
+        block_tokens: Tokens of a block.
+        window: How far layers look back whose keys and values these blocks hold; None for all the way. Of such blocks
+            the cached ones that nobody is likely to ask for are lost in silence when they are handed out anew.
+        on_evict: Called with keys and numbers of all other cached blocks that are about to be.
     """
 
     def __init__(
@@ -30,10 +36,12 @@ class BlockPool:
         num_blocks: int,
         block_tokens: int,
         *,
+        window: BlockWindow | None = None,
         on_evict: Callable[[Sequence[bytes], Sequence[int]], None] | None = None,
     ) -> None:
         self.num_blocks = num_blocks
         self.block_tokens = block_tokens
+        self.window = window
         self.on_evict = on_evict
         self.num_evicted = 0
         self.reset()
@@ -56,6 +64,25 @@ class BlockPool:
     def blocks_for(self, num_tokens: int) -> int:
         """Return how many blocks hold ``num_tokens`` tokens of one request."""
         return -(-num_tokens // self.block_tokens)
+
+    def end_for(self, num_tokens: int, first: int = 0) -> int:
+        """Return the place behind the last block of a table that begins with ``first``, for so many known tokens."""
+        num_blocks = self.blocks_for(num_tokens)
+        return num_blocks if self.window is None else min(num_blocks, first + self.window.most_held)
+
+    def num_usable(self, keys: Sequence[bytes], is_elsewhere: Callable[[bytes], bool] = lambda _: False) -> int:
+        """Return after how many of these blocks a request can go on: those it needs are here or elsewhere."""
+
+        def is_there(place: int) -> bool:
+            return keys[place] in self._block_of or is_elsewhere(keys[place])
+
+        if self.window is not None:
+            return self.window.num_usable(len(keys), is_there)
+        return next((place for place in range(len(keys)) if not is_there(place)), len(keys))
+
+    def first_needed(self, num_blocks: int) -> int:
+        """Return the first block that must be there to go on after so many."""
+        return 0 if self.window is None else max(0, num_blocks - self.window.num_before)
 
     def num_holders(self, block_id: int) -> int:
         """Return how often a block is held."""
@@ -84,6 +111,11 @@ class BlockPool:
                 self._cached.remove(block_id)
             self._num_holders[block_id] += 1
             self._was_hit[block_id] |= is_hit
+
+    def protect(self, block_ids: Iterable[int]) -> None:
+        """Treat sealed blocks as if they had been asked for again."""
+        for block_id in block_ids:
+            self._was_hit[block_id] = self._key_of[block_id] is not None
 
     def seal(self, block_id: int, key: bytes) -> int:
         """Name a full block that is held; return it, or the block that has the key already and is now held instead."""
@@ -123,15 +155,17 @@ class BlockPool:
 
     def _evict(self, num_blocks: int) -> list[int]:
         block_ids = [self._cached.pop() for _ in range(num_blocks)]
-        keys = []
+        lost_keys, lost_ids = [], []
         for block_id in block_ids:
             key = self._key_of[block_id]
             assert key is not None
-            keys.append(key)
+            if self.window is None or self._was_hit[block_id]:
+                lost_keys.append(key)
+                lost_ids.append(block_id)
             del self._block_of[key]
             self._key_of[block_id] = None
             self._was_hit[block_id] = False
         self.num_evicted += num_blocks
-        if self.on_evict is not None:
-            self.on_evict(keys, block_ids)
+        if self.on_evict is not None and lost_keys:
+            self.on_evict(lost_keys, lost_ids)
         return block_ids

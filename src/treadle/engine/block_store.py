@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from treadle.engine.disk_tier import DiskTier
 from treadle.engine.ram_tier import BlockBytes, RamTier
 
-__all__ = ["BlockMemory", "StoreStats", "TieredStore"]
+__all__ = ["BlockMemory", "StoreStats", "TieredStore", "stats_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +62,24 @@ class StoreStats:
     num_damaged: int
 
 
+def stats_of(stores: Sequence[TieredStore]) -> StoreStats | None:
+    """Return what the stores of one model hold and have done, None without any.
+
+    What is held and loaded is told of the first one: the same tokens are in the others, too, as far as these are of
+    use.
+    """
+    if not stores:
+        return None
+    first, *others = (store.stats() for store in stores)
+    return replace(
+        first,
+        num_saved=first.num_saved + sum(other.num_saved for other in others),
+        num_dropped=first.num_dropped + sum(other.num_dropped for other in others),
+        num_failed=first.num_failed + sum(other.num_failed for other in others),
+        num_damaged=first.num_damaged + sum(other.num_damaged for other in others),
+    )
+
+
 class _Item(NamedTuple):
     """One block to load, from ``source`` if that is in memory."""
 
@@ -98,7 +116,7 @@ class TieredStore:
     """Keeps blocks by key in memory and on disk; implements the store that ``PrefixCache`` asks.
 
     What is saved goes into memory and, at once, into the queue of the disk, so that a process that is killed leaves
-    nearly all of it behind. ``find`` and ``save`` are for one thread, the engine's.
+    nearly all of it behind. ``in`` and ``save`` are for one thread, the engine's.
     """
 
     def __init__(self, memory: BlockMemory, *, ram: RamTier | None = None, disk: DiskTier | None = None) -> None:
@@ -115,13 +133,10 @@ class TieredStore:
             weakref.finalize(self, disk.close, _CLOSE_SECONDS)
         self._readers = ThreadPoolExecutor(_NUM_READERS, thread_name_prefix="treadle-kv-load")
 
-    def find(self, keys: Sequence[bytes]) -> int:
-        """Return how many of the leading keys are held; looks into memory only."""
+    def __contains__(self, key: bytes) -> bool:
+        """Tell whether a block is held; looks into memory only."""
         with self._lock:
-            for index, key in enumerate(keys):
-                if key not in self._ram and not self._is_on_disk(key):
-                    return index
-        return len(keys)
+            return key in self._ram or self._is_on_disk(key)
 
     def save(self, keys: Sequence[bytes], block_ids: Sequence[int]) -> None:
         """Copy blocks out and keep them, except those that are held already; what finds no place is dropped."""

@@ -49,7 +49,8 @@ class DiskTier:
     """The blocks of one model on disk: an index in memory, one thread that writes, any thread may read.
 
     All models of the folder together take at most ``limit_bytes``; of what waits to be written at most
-    ``buffer_bytes`` is held. Raises OSError if there can be no folder, or somebody else's is in its place.
+    ``buffer_bytes`` is held. ``num_writers`` tiers write into the folder from this process. Raises OSError if there can
+    be no folder, or somebody else's is in its place.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class DiskTier:
         *,
         limit_bytes: int,
         buffer_bytes: int,
+        num_writers: int = 1,
         reserve_bytes: int = RESERVE_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -69,6 +71,7 @@ class DiskTier:
         self._folder = folder
         self._facts = facts
         self._limit_bytes = limit_bytes
+        self._num_writers = num_writers
         self._max_jobs = max(1, buffer_bytes // identity.block_bytes)
         self._reserve_bytes = reserve_bytes
         self._clock = clock
@@ -195,7 +198,7 @@ class DiskTier:
     def _make_room(self) -> None:
         # Others write, too. Looking again after half of a margin keeps two processes within the limit together.
         margin_bytes = self._limit_bytes // 16
-        is_known = self._unseen_bytes + self._charge <= margin_bytes // 2
+        is_known = self._unseen_bytes + self._charge <= margin_bytes // (2 * self._num_writers)
         if is_known and self._used_bytes + self._unseen_bytes + self._charge <= self._limit_bytes - margin_bytes:
             return
         files = self._folder.shrink(

@@ -5,7 +5,7 @@ Leaves to others: the settings (``config``), measuring alternatives (``engine.tu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treadle.engine.kv_type import DEFAULT_KV_TYPE
@@ -83,9 +83,7 @@ class ExecutionPlan:
         if memory.kv_bytes == 0:
             return [Choice("KV cache", "none", "the model keeps nothing of a text")]
         return [
-            Choice(
-                "KV cache", f"{memory.kv_bytes / 1e6:,.0f} MB", f"{memory.num_blocks} blocks, taken when first used"
-            ),
+            Choice("KV cache", f"{memory.kv_bytes / 1e6:,.0f} MB", f"{_pools(memory)}, taken when first used"),
             Choice("KV type", memory.kv_type, self.reasons["kv_type"]),
         ]
 
@@ -125,17 +123,21 @@ def plan_execution(
     machine: MachineView,
     *,
     max_num_requests: int = MAX_NUM_REQUESTS,
+    frees_windows: bool = True,
 ) -> ExecutionPlan:
     """Choose how to run a model; what ``settings`` set wins over everything measured.
+
+    Layers with a sliding window need few KV blocks with an engine that ``frees_windows``, one block after the other.
 
     Raises:
         UsageError: A setting is out of range.
         CapacityError: Weights or context do not fit in memory; says the largest context that does.
     """
     wanted = settings.numa or "auto"
+    shape = file.hyperparameters
     memory = plan_memory(
         file.name,
-        file.hyperparameters,
+        shape if frees_windows else replace(shape, window=0, windowed_kv_bytes_per_token=0),
         file_bytes=num_copies(machine.topology, wanted) * file.file_bytes,
         budget=machine.memory,
         memory_bytes=settings.memory_bytes,
@@ -212,6 +214,13 @@ def _reasons(settings: Settings, machine: MachineView, threads: ThreadPlan) -> d
         "adapt": "fewer threads run while a quota or other programs take their CPUs",
     }
     return {name: settings.why(name) if name in settings.sources else reason for name, reason in usual.items()}
+
+
+def _pools(memory: MemoryPlan) -> str:
+    of_window = f"{memory.num_window_blocks} blocks for layers that see {memory.window} tokens"
+    if not memory.num_window_blocks:
+        return f"{memory.num_blocks} blocks"
+    return f"{memory.num_blocks} blocks, and {of_window}" if memory.num_blocks else of_window
 
 
 def _places(cpus: list[int]) -> str:

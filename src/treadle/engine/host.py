@@ -19,6 +19,7 @@ import numpy as np
 from treadle.engine.adapters import Adapters
 from treadle.engine.answer import Answer
 from treadle.engine.block_pool import BlockPool
+from treadle.engine.block_store import TieredStore, stats_of
 from treadle.engine.completion import TokenLogprob
 from treadle.engine.conversation import Conversation
 from treadle.engine.embedding import EmbeddingOptions, EmbeddingRequest, answers_refused
@@ -41,7 +42,6 @@ from treadle.errors import UsageError
 from treadle.hardware.memory import resident_memory_bytes
 
 if TYPE_CHECKING:
-    from treadle.engine.block_store import TieredStore
     from treadle.engine.form import AnswerForm
     from treadle.engine.guide import Constraint
     from treadle.engine.load import LoadedModel, LoadReport
@@ -64,10 +64,10 @@ class ModelHost:
         self.tokenizer = loaded.tokenizer
         self.grammars = Grammars(loaded.tokenizer)
         self.prompts = PromptReader.of(loaded)
-        pool = _block_pool(self.report)
+        pools = _block_pools(self.report)
         self.scheduler = Scheduler(
-            pool,
-            cache=PrefixCache(pool, store=loaded.block_store, is_enabled=loaded.shares_blocks),
+            pools,
+            cache=PrefixCache(pools, stores=loaded.block_stores, is_enabled=loaded.shares_blocks),
             context=self.context,
             max_batch_tokens=MAX_BATCH_TOKENS,
             max_num_requests=self.report.batching.max_num_requests,
@@ -81,7 +81,7 @@ class ModelHost:
             max_bytes=self.report.memory_plan.adapter_bytes,
         )
         self._ids = itertools.count()
-        self._store = loaded.block_store
+        self._stores = loaded.block_stores
         self._meter = meter = StepMeter(self.report.work)
 
         self.cores = cores = loaded.cores
@@ -103,7 +103,7 @@ class ModelHost:
         if cores is not None:
             cores.set_wake(self.thread.wake)
         # Also runs when the object is dropped and at exit, where a thread inside native code would crash Python.
-        self._end = weakref.finalize(self, _end, self.thread, loaded.block_store)
+        self._end = weakref.finalize(self, _end, self.thread, loaded.block_stores)
 
     @property
     def context(self) -> int:
@@ -211,7 +211,7 @@ class ModelHost:
         """Return how the engine is doing."""
         return EngineStats(
             scheduler=self.scheduler.counters(),
-            store=None if self._store is None else self._store.stats(),
+            store=stats_of(self._stores),
             steps=self._meter.stats(),
             resident_bytes=resident_memory_bytes(),
             num_threads=self.report.thread_plan.num_threads if self._watch is None else self._watch.num_threads,
@@ -287,15 +287,15 @@ class ModelHost:
         )
 
 
-def _block_pool(report: LoadReport) -> BlockPool:
-    """Return the KV blocks; of an encoder, which keeps nothing between steps, seats that hold a text of any length."""
+def _block_pools(report: LoadReport) -> list[BlockPool]:
+    """Return the KV blocks; an encoder, which keeps nothing between steps, has seats that hold a text of any length."""
     if not report.embeds_only:
-        return BlockPool(report.memory_plan.num_blocks, KV_BLOCK_TOKENS)
+        return [BlockPool(pool.num_blocks, KV_BLOCK_TOKENS, window=pool.window) for pool in report.memory_plan.pools]
     # A seat is never full, and as many again stay free, for texts that grow as answers do.
-    return BlockPool(2 * report.batching.max_num_requests, report.memory_plan.context + 1)
+    return [BlockPool(2 * report.batching.max_num_requests, report.memory_plan.context + 1)]
 
 
-def _end(thread: EngineThread, block_store: TieredStore | None) -> None:
+def _end(thread: EngineThread, block_stores: Sequence[TieredStore]) -> None:
     thread.close()
-    if block_store is not None:
-        block_store.close()
+    for store in block_stores:
+        store.close()

@@ -12,7 +12,15 @@ from treadle.errors import UsageError
 if TYPE_CHECKING:
     from treadle.models.hyperparameters import Hyperparameters
 
-__all__ = ["DEFAULT_KV_TYPE", "KV_BLOCK_TOKENS", "KV_TYPES", "check_kv_type", "kv_block_bytes", "kv_type_fits"]
+__all__ = [
+    "DEFAULT_KV_TYPE",
+    "KV_BLOCK_TOKENS",
+    "KV_TYPES",
+    "check_kv_type",
+    "kv_block_bytes",
+    "kv_type_fits",
+    "windowed_block_bytes",
+]
 
 KV_BLOCK_TOKENS = 32
 DEFAULT_KV_TYPE = "f16"
@@ -40,5 +48,14 @@ def kv_type_fits(kv_type: str, model: Hyperparameters) -> bool:
 
 def kv_block_bytes(model: Hyperparameters, kv_type: str) -> int:
     """Return the bytes of one block of 32 tokens over all layers."""
-    f16_bytes = model.kv_bytes_per_token * KV_BLOCK_TOKENS
+    return _block_bytes(model.kv_bytes_per_token, kv_type)
+
+
+def windowed_block_bytes(model: Hyperparameters, kv_type: str) -> int:
+    """Return the bytes of one block of 32 tokens over the layers with a sliding window."""
+    return _block_bytes(model.windowed_kv_bytes_per_token, kv_type)
+
+
+def _block_bytes(f16_token_bytes: int, kv_type: str) -> int:
+    f16_bytes = f16_token_bytes * KV_BLOCK_TOKENS
     return f16_bytes if kv_type == "f16" else f16_bytes // 2 * _Q8_0_BYTES // _Q8_0_VALUES

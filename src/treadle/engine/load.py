@@ -10,7 +10,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,7 +26,7 @@ from treadle.engine.execution_plan import ExecutionPlan, MachineView, plan_execu
 from treadle.engine.file_digest import FileStamp, stamp_files
 from treadle.engine.memory_plan import KV_BLOCK_TOKENS, MAX_NUM_REQUESTS, MemoryPlan
 from treadle.engine.open_runner import open_runner, suit_settings
-from treadle.engine.open_store import open_block_store
+from treadle.engine.open_store import open_block_stores
 from treadle.engine.runner import CORE_PATH, NativeRunner
 from treadle.engine.shared_cores import LendingRunner, SharedCores
 from treadle.engine.step_work import StepWork, work_of
@@ -135,7 +135,7 @@ class LoadedModel:
     template: ChatTemplate | None
     runner: ModelRunner
     report: LoadReport
-    block_store: TieredStore | None = None
+    block_stores: Sequence[TieredStore] = ()
     shares_blocks: bool = True
     watch: ThreadWatch | None = None
     cores: SharedCores | None = None
@@ -162,26 +162,31 @@ def load_model(
     machine = view_machine()
     if choice.name == "native":
         settings = apply_tuning(settings, file, machine)
-    plan = plan_execution(file, settings, machine, max_num_requests=batching.max_num_requests)
+    plan = plan_execution(
+        file,
+        settings,
+        machine,
+        max_num_requests=batching.max_num_requests,
+        frees_windows=choice.name == "native",
+    )
     set_huge_pages(plan.huge_pages)
     opener = partial(open_runner, file, choice, isa=settings.isa, plan=plan, batching=batching)
     tokenizer, template, runner = _load_parts(file, opener, progress)
     if plan.locks_memory:
         _lock_memory(runner, plan.memory)
-    block_store = None
-    if runner.block_memory is not None and not file.is_encoder:
-        block_store = open_block_store(
-            runner.block_memory,
-            name=file.name,
-            paths=file.paths,
-            stamp=stamp,
-            core=CORE_PATH,
-            block_tokens=KV_BLOCK_TOKENS,
-            home=settings.home,
-            ram_bytes=plan.memory.ram_cache_bytes,
-            disk_bytes=settings.disk_cache_bytes,
-            buffer_bytes=plan.memory.disk_buffer_bytes,
-        )
+    block_memories = () if file.is_encoder else runner.block_memories
+    block_stores = open_block_stores(
+        block_memories,
+        name=file.name,
+        paths=file.paths,
+        stamp=stamp,
+        core=CORE_PATH,
+        block_tokens=KV_BLOCK_TOKENS,
+        home=settings.home,
+        ram_bytes=plan.memory.ram_cache_bytes,
+        disk_bytes=settings.disk_cache_bytes,
+        buffer_bytes=plan.memory.disk_buffer_bytes,
+    )
     report = LoadReport(
         path=file.path,
         name=file.name,
@@ -200,8 +205,7 @@ def load_model(
         embeds_only=file.is_encoder,
         reasons=template is not None and find_reasoning(template.source) is not None,
     )
-    shares_blocks = runner.block_memory is not None and not file.is_encoder
-    loaded = LoadedModel(tokenizer, template, runner, report, block_store, shares_blocks)
+    loaded = LoadedModel(tokenizer, template, runner, report, block_stores, bool(block_memories))
     return _adapting(loaded, settings, plan) if plan.adapts else loaded
 
 
@@ -219,10 +223,11 @@ def plan_model(model: str | Path, **options: Unpack[PlanOptions]) -> ExecutionPl
     """Return how a model on this machine would run, without loading its weights; raises as ``LLM`` does."""
     file, settings, machine = ModelFile.open(resolve_model(model, pull=False)), read_settings(options), view_machine()
     batching = Batching()
-    if choose_engine(file, settings.engine).name == "native":
+    is_native = choose_engine(file, settings.engine).name == "native"
+    if is_native:
         settings = apply_tuning(settings, file, machine)
         batching = batching.for_texts() if file.is_encoder else batching
-    return plan_execution(file, settings, machine, max_num_requests=batching.max_num_requests)
+    return plan_execution(file, settings, machine, max_num_requests=batching.max_num_requests, frees_windows=is_native)
 
 
 def usual_memory_bytes(model: str | Path, **options: Unpack[PlanOptions]) -> int:

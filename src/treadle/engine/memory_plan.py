@@ -6,9 +6,11 @@ Leaves to others: measuring the machine (``treadle.hardware``) and reading the f
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from treadle.engine.kv_type import DEFAULT_KV_TYPE, KV_BLOCK_TOKENS, check_kv_type, kv_block_bytes
+from treadle.engine.block_window import BlockWindow
+from treadle.engine.kv_memory import BATCH_TOKENS, MAX_BATCH_TOKENS, KvMemory, blocks_for
+from treadle.engine.kv_type import DEFAULT_KV_TYPE, KV_BLOCK_TOKENS, check_kv_type
 from treadle.errors import CapacityError, UsageError
 
 if TYPE_CHECKING:
@@ -21,17 +23,15 @@ __all__ = [
     "MAX_BATCH_TOKENS",
     "MAX_NUM_REQUESTS",
     "MemoryPlan",
+    "PoolPlan",
     "plan_memory",
 ]
 
 DEFAULT_CONTEXT = 8192
-MAX_BATCH_TOKENS = 512
 MAX_NUM_REQUESTS = 16
 
 # The core computes the logits of more requests than this in several passes over the same memory.
 _MAX_LOGIT_ROWS = 64
-# Beside one full context, the pool has room for this many tokens of other requests, memory permitting.
-_BATCH_TOKENS = 4096
 # Bookkeeping of the pool takes some hundred bytes a block; this many hold 32 million tokens.
 _MAX_BLOCKS = 1 << 20
 # Enough for what a step computes, whatever the model, so that a disk may hesitate for a moment.
@@ -41,13 +41,21 @@ _F16_BYTES = 2
 _FIXED_BYTES = 96 << 20
 
 
+class PoolPlan(NamedTuple):
+    """The KV blocks of layers that see equally far back; no window where they see everything before a token."""
+
+    num_blocks: int
+    window: BlockWindow | None
+
+
 @dataclass(frozen=True)
 class MemoryPlan:
     """How the memory of one loaded model is divided, in bytes; contexts are in tokens.
 
-    KV blocks take memory when they are first used, so ``kv_bytes`` is a limit rather than a cost. So are
-    ``ram_cache_bytes``, for blocks beyond the pool, and ``disk_buffer_bytes``, for blocks on their way to the disk. All
-    parts together are at most ``available_bytes``.
+    There are ``num_blocks`` KV blocks for layers that see everything before a token, and ``num_window_blocks`` for
+    those that see ``window`` tokens; 0 where the model has none. They take memory when they are first used, so
+    ``kv_bytes`` is a limit rather than a cost. So are ``ram_cache_bytes``, for blocks beyond the pools, and
+    ``disk_buffer_bytes``, for blocks on their way to the disk. All parts together are at most ``available_bytes``.
 
     The blocks of an encoder, which keeps nothing of a text, are part of its scratch memory.
     """
@@ -64,6 +72,23 @@ class MemoryPlan:
     disk_buffer_bytes: int = 0
     kv_type: str = DEFAULT_KV_TYPE
     largest_context: int = 0
+    window: int = 0
+    num_window_blocks: int = 0
+
+    @property
+    def pools(self) -> list[PoolPlan]:
+        """Return the pools of KV blocks, one for layers with a window last."""
+        window = BlockWindow(self.window, KV_BLOCK_TOKENS, MAX_BATCH_TOKENS)
+        pools = [PoolPlan(self.num_blocks, None), PoolPlan(self.num_window_blocks, window)]
+        return [pool for pool in pools if pool.num_blocks]
+
+    def with_blocks(self, num_blocks: int) -> MemoryPlan:
+        """Return the plan with so many KV blocks in each pool."""
+        return replace(
+            self,
+            num_blocks=num_blocks if self.num_blocks else 0,
+            num_window_blocks=num_blocks if self.num_window_blocks else 0,
+        )
 
     @property
     def adapter_bytes(self) -> int:
@@ -116,24 +141,24 @@ def plan_memory(
     if model.is_encoder:
         plan = _plan_encoder(model, file_bytes, budget, context, max_num_requests)
         if (needed_bytes := file_bytes + plan.scratch_bytes + adapter_bytes) > budget.available_bytes:
-            raise _too_little(name, budget, needed_bytes, 0, None)
+            raise _too_little(name, budget, needed_bytes, None, None)
         return plan
     disk_buffer_bytes = DISK_BUFFER_BYTES if has_disk_cache else 0
     scratch_bytes = _scratch_bytes(model, max_num_requests)
     fixed_bytes = file_bytes + scratch_bytes + ram_cache_bytes + disk_buffer_bytes + adapter_bytes
-    block_bytes = max(1, kv_block_bytes(model, kv_type))
-    largest_blocks = (budget.available_bytes - fixed_bytes) // block_bytes
-    largest = min(model.context_length, largest_blocks * KV_BLOCK_TOKENS)
-    if largest_blocks < 1 or (context or 0) > largest:
-        raise _too_little(name, budget, fixed_bytes, block_bytes, context)
+    kv = KvMemory(model, kv_type)
+    kv_bytes = budget.available_bytes - fixed_bytes
+    largest = kv.largest_context(kv_bytes, model.context_length)
+    if largest < 1 or (context or 0) > largest:
+        raise _too_little(name, budget, fixed_bytes, kv, context)
     chosen = context or min(DEFAULT_CONTEXT, largest)
-    wanted_blocks = largest_blocks if memory_bytes is not None else _blocks(chosen) + _blocks(_BATCH_TOKENS)
-    num_blocks = min(largest_blocks, wanted_blocks, _MAX_BLOCKS)
+    wanted_blocks = _MAX_BLOCKS if memory_bytes is not None else blocks_for(chosen) + blocks_for(BATCH_TOKENS)
+    num_blocks = kv.largest_pool(kv_bytes, chosen, wanted_blocks)
     return MemoryPlan(
         context=chosen,
-        num_blocks=num_blocks,
+        num_blocks=num_blocks if kv.block_bytes else 0,
         weight_bytes=file_bytes,
-        kv_bytes=num_blocks * block_bytes,
+        kv_bytes=kv.pool_bytes(num_blocks, chosen),
         scratch_bytes=scratch_bytes,
         available_bytes=budget.available_bytes,
         available_reason=budget.reason,
@@ -142,6 +167,8 @@ def plan_memory(
         disk_buffer_bytes=disk_buffer_bytes,
         kv_type=kv_type,
         largest_context=largest,
+        window=model.window,
+        num_window_blocks=kv.num_window_blocks(num_blocks, chosen),
     )
 
 
@@ -151,7 +178,7 @@ def _plan_encoder(
     """Plan for texts that are read in one step, of which nothing is kept: keys and values are scratch memory, too."""
     chosen = context or min(DEFAULT_CONTEXT, model.context_length)
     batch_tokens = max(MAX_BATCH_TOKENS, chosen)
-    num_blocks = _blocks(batch_tokens) + max_num_requests  # the last block of a text is seldom full
+    num_blocks = blocks_for(batch_tokens) + max_num_requests  # the last block of a text is seldom full
     block_bytes = 2 * model.num_kv_heads * model.head_dim * _F16_BYTES * KV_BLOCK_TOKENS
     scratch_bytes = _scratch_bytes(model, max_num_requests, batch_tokens) + num_blocks * block_bytes
     return MemoryPlan(
@@ -168,18 +195,20 @@ def _plan_encoder(
 
 
 def _too_little(
-    name: str, budget: MemoryBudget, fixed_bytes: int, block_bytes: int, context: int | None
+    name: str, budget: MemoryBudget, fixed_bytes: int, kv: KvMemory | None, context: int | None
 ) -> CapacityError:
     has = f"and this process may use {_mb(budget.available_bytes)} ({budget.reason})"
-    largest_blocks = (budget.available_bytes - fixed_bytes) // max(1, block_bytes)
-    if largest_blocks < 1 or context is None:
+    largest = 0 if kv is None else kv.largest_context(budget.available_bytes - fixed_bytes, context or KV_BLOCK_TOKENS)
+    if kv is None or context is None or largest < 1:
+        least_bytes = fixed_bytes + (0 if kv is None else kv.pool_bytes(1, KV_BLOCK_TOKENS))
         return CapacityError(
-            f"{name} needs {_mb(fixed_bytes + block_bytes)} to load {has}",
+            f"{name} needs {_mb(least_bytes)} to load {has}",
             hint="free memory, raise the limit, or choose a smaller model or quantisation",
         )
+    needed_bytes = fixed_bytes + kv.pool_bytes(blocks_for(context), context)
     return CapacityError(
-        f"{name} with a context of {context} tokens needs {_mb(fixed_bytes + _blocks(context) * block_bytes)} {has}",
-        hint=f"the largest context that fits is {largest_blocks * KV_BLOCK_TOKENS} tokens",
+        f"{name} with a context of {context} tokens needs {_mb(needed_bytes)} {has}",
+        hint=f"the largest context that fits is {largest} tokens",
     )
 
 
@@ -230,10 +259,6 @@ def _scratch_bytes(model: Hyperparameters, max_num_requests: int, batch_tokens: 
     logit_floats = min(max_num_requests, _MAX_LOGIT_ROWS) * model.vocab_size
     state_bytes = max_num_requests * model.state_bytes_per_request
     return _FIXED_BYTES + state_bytes + 4 * (batch_tokens * row_floats + logit_floats)
-
-
-def _blocks(num_tokens: int) -> int:
-    return -(-num_tokens // KV_BLOCK_TOKENS)
 
 
 def _mb(num_bytes: int) -> str:

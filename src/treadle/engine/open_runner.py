@@ -84,7 +84,7 @@ def open_runner(
                 home_cpus=plan.home_cpus,
                 copies=plan.placement.copies,
                 adapts=plan.adapts,
-                num_blocks=plan.memory.num_blocks,
+                num_blocks=[pool.num_blocks for pool in plan.memory.pools],
                 kv_type=plan.memory.kv_type,
                 context=plan.memory.context,
                 max_batch_tokens=max_batch_tokens,

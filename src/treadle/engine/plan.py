@@ -90,8 +90,8 @@ class ModelRunner(Runner, Protocol):
         """Return what one token of one sequence reads of the weights."""
 
     @property
-    def block_memory(self) -> KvRuntime | None:
-        """Return the KV blocks as bytes, None where the blocks of the scheduler hold nothing that could be shared."""
+    def block_memories(self) -> Sequence[KvRuntime]:
+        """Return the KV blocks of each pool, none where those of the scheduler hold nothing that could be shared."""
 
     @property
     def hidden_size(self) -> int:

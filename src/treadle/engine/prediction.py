@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from treadle.engine.memory_plan import MAX_BATCH_TOKENS, MemoryPlan
+from treadle.engine.kv_memory import MAX_BATCH_TOKENS, context_kv_bytes
+from treadle.engine.memory_plan import MemoryPlan
 from treadle.engine.step_work import StepWork, decode_bytes_of, work_of
 from treadle.hardware.roofline import Roofline, Work
 
@@ -23,8 +24,6 @@ FIRST_TOKEN_PROMPTS = (512, 2048)
 DECODE_CONTEXT = 128  # tokens that each stream holds
 _PROMPT_TOKENS = 512  # of the prompt that the rate is of
 _MOST_STREAMS = 256
-# Of the layers, those that look back no further than a window.
-_WINDOWED_LAYERS = {"gemma2": 1 / 2, "gemma3": 5 / 6}
 _LEAST_INT8_SHARE = 0.9  # of the weights; models with more of them in floats compute otherwise
 
 
@@ -68,7 +67,9 @@ def predict(model: ModelFile | ModelOutline, memory: MemoryPlan, roofline: Roofl
         decode_rates={count: decode_rate(count) for count in STREAMS},
         prompt_rate=None if prompt is None else _PROMPT_TOKENS / prompt,
         first_token_seconds={length: prompt_seconds(length) for length in FIRST_TOKEN_PROMPTS},
-        memory_bytes=memory.weight_bytes + memory.scratch_bytes + counter.work.kv_token_bytes * memory.context,
+        memory_bytes=memory.weight_bytes
+        + memory.scratch_bytes
+        + context_kv_bytes(model.hyperparameters, memory.kv_type, memory.context),
         largest_context=memory.largest_context,
         compute_bound_streams=next(bound, None) if knows_compute else None,
     )
@@ -82,37 +83,38 @@ class _Counter:
         self.work: StepWork = work_of(
             model, weight_bytes=decode_bytes_of(model), kv_type=kv_type, cost_of=roofline.cost_of
         )
-        window = model.metadata.get(f"{model.architecture}.attention.sliding_window")
-        self._window = window if isinstance(window, int) and window > 0 else 0
-        self._windowed_share = _WINDOWED_LAYERS.get(model.architecture, 0.0) if self._window else 0.0
+        shape = self._shape
+        self._windowed_share = shape.windowed_kv_bytes_per_token / max(1, shape.kv_bytes_per_token)  # of the layers
         layers = [tensor for tensor in model.tensors if len(tensor.shape) > 1 and tensor.name.startswith("blk.")]
         floats = sum(tensor.num_bytes for tensor in layers if tensor.format in ("F32", "F16", "BF16"))
         self.int8_share = 1 - floats / max(1, sum(tensor.num_bytes for tensor in layers))
 
     def decode(self, streams: int) -> Work:
         """One token more for each stream."""
-        return self._step(streams, streams, streams * DECODE_CONTEXT, streams * DECODE_CONTEXT)
+        kv_bytes = streams * self.work.kv_bytes_of(DECODE_CONTEXT - 1, 1)
+        return self._step(streams, streams, kv_bytes, streams * self._pairs(DECODE_CONTEXT - 1, DECODE_CONTEXT))
 
     def prompt(self, num_tokens: int) -> list[Work]:
         """The steps of one prompt, up to its first token."""
         steps = []
         for start in range(0, num_tokens, MAX_BATCH_TOKENS):
             end = min(num_tokens, start + MAX_BATCH_TOKENS)
-            steps.append(self._step(end - start, int(end == num_tokens), end, self._pairs(start, end)))
+            kv_bytes = self.work.kv_bytes_of(start, end - start)
+            steps.append(self._step(end - start, int(end == num_tokens), kv_bytes, self._pairs(start, end)))
         return steps
 
     def _pairs(self, start: int, end: int) -> float:
         """How many tokens those from ``start`` to ``end`` look at, in the mean of all layers."""
         whole = (end * (end + 1) - start * (start + 1)) / 2
-        windowed = sum(min(position + 1, self._window) for position in range(start, end))
+        windowed = sum(min(position + 1, self._shape.window) for position in range(start, end))
         return (1 - self._windowed_share) * whole + self._windowed_share * windowed
 
-    def _step(self, num_tokens: int, num_sampled: int, num_read: int, num_pairs: float) -> Work:
-        """``num_read`` tokens of context are read, and ``num_pairs`` of one that asks and one that answers compared."""
+    def _step(self, num_tokens: int, num_sampled: int, kv_bytes: int, num_pairs: float) -> Work:
+        """``num_pairs`` of a token that asks and one that answers are compared."""
         shape = self._shape
         return Work(
             weight_bytes=self.work.weight_bytes,
-            kv_bytes=self.work.kv_token_bytes * num_read,
+            kv_bytes=kv_bytes,
             int8_ops=self.work.token_ops * num_tokens + self.work.logit_ops * num_sampled,
             float_ops=4.0 * shape.num_heads * shape.head_dim * shape.num_layers * num_pairs,
             num_elements=num_tokens * shape.num_layers * shape.hidden_size,

@@ -11,14 +11,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from treadle.engine.plan import Chunk, Sample
 from treadle.errors import ModelFileError, TreadleError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from treadle.engine.adapters import Adapter
+    from treadle.engine.block_table import BlockTable
     from treadle.engine.guide import Guide
     from treadle.engine.output import TextOutput
 
@@ -67,10 +68,6 @@ class Times:
     finished: float | None = None
 
 
-def _empty_row() -> NDArray[np.int32]:
-    return np.empty(0, dtype=np.int32)
-
-
 @dataclass(eq=False, slots=True, kw_only=True)
 class Request(ABC):
     """A prompt and what the scheduler has to know about it.
@@ -81,8 +78,8 @@ class Request(ABC):
     computes it beside the model is held until the request leaves the scheduler.
 
     Of the prompt, ``num_cached_tokens`` were found instead of computed. ``block_keys`` name the full blocks of all
-    known tokens, ``num_sealed`` of which are in the prefix cache. ``block_row`` begins with ``block_ids`` as the native
-    core reads them.
+    known tokens, ``num_sealed`` of which are in the prefix cache. A running request has one of ``tables`` for each pool
+    of KV blocks, others have none. What was stored is not loaded again once that has failed: ``uses_store``.
     """
 
     request_id: int
@@ -98,11 +95,11 @@ class Request(ABC):
     token_ids: list[int] = field(init=False)
     num_computed: int = field(init=False, default=0)
     num_cached_tokens: int = field(init=False, default=0)
-    block_ids: list[int] = field(init=False, default_factory=list)
-    block_row: NDArray[np.int32] = field(init=False, default_factory=_empty_row)
+    tables: list[BlockTable] = field(init=False, default_factory=list)
     block_keys: list[bytes] = field(init=False, default_factory=list)
     num_sealed: int = field(init=False, default=0)
     load: object = field(init=False, default=None)
+    uses_store: bool = field(init=False, default=True)
     awaited_key: bytes | None = field(init=False, default=None)
     turn: tuple[float, int] = field(init=False, default=(0.0, 0))
 
@@ -132,24 +129,11 @@ class Request(ABC):
     def accept(self, sample: Sample | None) -> TokenEvent | None:
         """Take what came of its chunk, a sample if that asked for one, and say what it changes, if anything."""
 
-    def add_blocks(self, block_ids: Sequence[int]) -> None:
-        """Take room for more tokens."""
-        start = len(self.block_ids)
-        self.block_ids += block_ids
-        if len(self.block_ids) > len(self.block_row):
-            self.block_row = np.resize(self.block_row, 2 * len(self.block_ids))
-            self.block_row[:start] = self.block_ids[:start]
-        self.block_row[start : len(self.block_ids)] = block_ids
-
-    def replace_block(self, index: int, block_id: int) -> None:
-        """Use another block with the same contents."""
-        self.block_ids[index] = self.block_row[index] = block_id
-
-    def take_blocks(self) -> list[int]:
-        """Return all blocks and leave the request without, as if it had never run."""
-        block_ids, self.block_ids = self.block_ids, []
+    def take_tables(self) -> list[BlockTable]:
+        """Return all tables and leave the request without, as if it had never run."""
+        tables, self.tables = self.tables, []
         self.num_computed = self.num_sealed = 0
-        return block_ids
+        return tables
 
     def count_cached(self, num_tokens: int) -> int:
         """Take note of tokens that were found; return how many are the prompt's and not forced upon the answer."""

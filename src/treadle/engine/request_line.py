@@ -6,10 +6,12 @@ Leaves to others: what the running ones compute (the scheduler) and what blocks 
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Sequence
 from operator import attrgetter
 
 from treadle.engine.block_pool import BlockPool
-from treadle.engine.prefix_cache import Match, PrefixCache
+from treadle.engine.prefix_cache import PrefixCache
+from treadle.engine.prefix_match import Found, Match
 from treadle.engine.request import Request
 from treadle.errors import CapacityError
 
@@ -27,16 +29,17 @@ _turn = attrgetter("turn")
 class RequestLine:
     """First come, first served; interactive requests before batch requests, until those have waited long.
 
-    Every request has a place in the line, its ``turn``. It starts when the blocks for all its known tokens are free, so
-    only its answer grows. Whoever needs a block or a seat may take it from those behind, the last one first, who start
-    again later, mostly from the cache. So the first in line always advances and nothing can deadlock.
+    Every request has a place in the line, its ``turn``. It starts when the blocks for all its known tokens are free, or
+    in a pool with a window the most of them that it needs at once, so only its answer grows. Whoever needs a block or a
+    seat may take it from those behind, the last one first, who start again later, mostly from the cache. So the first
+    in line always advances and nothing can deadlock.
     """
 
-    def __init__(self, pool: BlockPool, cache: PrefixCache, max_num_running: int) -> None:
+    def __init__(self, pools: Sequence[BlockPool], cache: PrefixCache, max_num_running: int) -> None:
         self.running: list[Request] = []  # both in the order of turns
         self.waiting: list[Request] = []
         self.num_preemptions = 0
-        self._pool = pool
+        self._pools = pools
         self._cache = cache
         self._max_num_running = max_num_running
         self._num_added = 0
@@ -87,17 +90,30 @@ class RequestLine:
                 return
             self.waiting.remove(request)
 
+    def restart(self, request: Request) -> None:
+        """Let a running request wait for its turn again."""
+        self.running.remove(request)
+        self._release(request)
+        insort(self.waiting, request, key=_turn)
+
     def try_grow(self, request: Request) -> bool:
-        """Give ``request`` room for its next token, from those behind it if need be; false if it is last itself."""
-        while len(request.token_ids) > len(request.block_ids) * self._pool.block_tokens:
-            block_ids = self._pool.try_allocate(1)
-            if block_ids is not None:
-                request.add_blocks(block_ids)
-                continue
-            victims = self._behind(request)
-            self._preempt(victims[-1] if victims else request)
-            if not victims:
-                return False
+        """Give ``request`` room for its next tokens, from those behind it if need be; false if it is last itself.
+
+        What has come out of sight is given back first.
+        """
+        num_tokens = len(request.token_ids)
+        for pool, table in zip(self._pools, request.tables, strict=True):
+            if pool.window is not None:
+                pool.free(table.drop_before(pool.window.first_held(request.num_computed)))
+            while len(table.block_ids) < pool.end_for(num_tokens, table.first):
+                block_ids = pool.try_allocate(1)
+                if block_ids is not None:
+                    table.add(block_ids)
+                    continue
+                victims = self._behind(request)
+                self._preempt(victims[-1] if victims else request)
+                if not victims:
+                    return False
         return True
 
     def _is_awaiting(self, request: Request) -> bool:
@@ -110,43 +126,53 @@ class RequestLine:
         return True
 
     def _try_start(self, request: Request, match: Match, now: float) -> bool:
-        num_new = self._pool.blocks_for(len(request.token_ids)) - len(match.block_ids)
+        num_new = [
+            pool.end_for(len(request.token_ids), found.first) - found.first - len(found.held)
+            for pool, found in zip(self._pools, match.found, strict=True)
+        ]
         if not self._make_room(request, match, num_new):
             return False
-        self._pool.hold(match.block_ids, is_hit=True)
-        request.add_blocks(match.block_ids)
-        request.add_blocks(self._pool.try_allocate(num_new) or ())
+        for pool, found, count in zip(self._pools, match.found, num_new, strict=True):
+            pool.hold(found.held, is_hit=True)
+            request.tables.append(found.table(pool.try_allocate(count) or ()))
         self._cache.begin(request, match)
         insort(self.running, request, key=_turn)
         if request.times.started is None:
             request.times.started = now
         return True
 
-    def _make_room(self, request: Request, match: Match, num_new: int) -> bool:
-        """Preempt those behind ``request`` until it can start; false, preempting no one, if that were not enough."""
+    def _make_room(self, request: Request, match: Match, num_new: Sequence[int]) -> bool:
+        """Preempt those behind ``request`` until it can start; false, preempting no one, if that were not enough.
+
+        ``num_new`` are the blocks it needs of each pool beside those of ``match``.
+        """
         victims = self._behind(request)
-        num_gained = sum(len(victim.block_ids) for victim in victims)
+        num_gained = [sum(victim.tables[index].num_held for victim in victims) for index in range(len(num_new))]
         while True:
-            num_idle = sum(self._pool.num_holders(block_id) == 0 for block_id in match.block_ids)
-            # One block of growth stays free for each running request, lest this be undone by the next step.
-            num_missing = num_new + num_idle + len(self.running) - self._pool.num_free
-            if num_missing <= 0 and len(self.running) < self._max_num_running:
+            num_missing = list(map(self._num_missing, self._pools, match.found, num_new))
+            if max(num_missing) <= 0 and len(self.running) < self._max_num_running:
                 return True
-            if not victims or num_missing > num_gained:
+            if not victims or any(missing > gained for missing, gained in zip(num_missing, num_gained, strict=True)):
                 return False
-            num_gained -= len(victims[-1].block_ids)
-            self._preempt(victims.pop())
+            victim = victims.pop()
+            num_gained = [gained - table.num_held for gained, table in zip(num_gained, victim.tables, strict=True)]
+            self._preempt(victim)
+
+    def _num_missing(self, pool: BlockPool, found: Found, num_new: int) -> int:
+        # Blocks in a window are shared for a while only: who holds them now leaves them at another time.
+        num_taken = sum(pool.window is not None or pool.num_holders(block_id) == 0 for block_id in found.held)
+        # One block of growth stays free for each running request, lest this be undone by the next step.
+        return num_new + num_taken + len(self.running) - pool.num_free
 
     def _behind(self, request: Request) -> list[Request]:
         """Return who must make way for ``request``: a request that loads has no use of its blocks to give."""
         return [other for other in self.running if other.turn > request.turn and other.load is None]
 
     def _preempt(self, request: Request) -> None:
-        self.running.remove(request)
-        self._release(request)
-        insort(self.waiting, request, key=_turn)
+        self.restart(request)
         self.num_preemptions += 1
 
     def _release(self, request: Request) -> None:
         self._cache.end(request)
-        self._pool.free(request.take_blocks())
+        for pool, table in zip(self._pools, request.take_tables(), strict=True):
+            pool.free(table.held)

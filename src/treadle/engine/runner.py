@@ -41,7 +41,7 @@ class NativeRunner:
         model: _native.Model,
         *,
         cpus: list[int],
-        num_blocks: int,
+        num_blocks: int | Sequence[int],
         max_batch_tokens: int,
         kv_type: str = DEFAULT_KV_TYPE,
         prompt_cpus: list[int] | None = None,
@@ -53,7 +53,7 @@ class NativeRunner:
         Args:
             model: The weights.
             cpus: Of each thread that computes answers the CPU it stays on, or -1.
-            num_blocks: How many KV blocks there are.
+            num_blocks: How many KV blocks there are in each pool, or in all.
             max_batch_tokens: Most tokens of a step.
             kv_type: How KV blocks are kept.
             prompt_cpus: The same for steps that read prompts; by default ``cpus``.
@@ -83,7 +83,7 @@ class NativeRunner:
         *,
         isa: str,
         cpus: list[int],
-        num_blocks: int,
+        num_blocks: int | Sequence[int],
         max_batch_tokens: int,
         kv_type: str = DEFAULT_KV_TYPE,
         context: int = 0,
@@ -148,9 +148,9 @@ class NativeRunner:
         return self.model.decode_bytes
 
     @property
-    def block_memory(self) -> _native.Runtime:
-        """The KV blocks as bytes: ``kv_block_bytes``, ``kv_layout``, ``read_kv_block``, ``write_kv_block``."""
-        return self._runtime
+    def block_memories(self) -> list[_native.KvBlocks]:
+        """The KV blocks of each pool as bytes, those of layers with a window last."""
+        return self._runtime.kv_blocks
 
     @staticmethod
     def trim_heap() -> None:
@@ -285,10 +285,10 @@ def _adapters(requests: Sequence[Request]) -> list[_native.Adapter]:
 
 
 def _block_tables(requests: Sequence[Request]) -> NDArray[np.int32]:
-    """Copy what each request keeps in the right form already; entries past its need are not read."""
-    width = max([len(request.block_ids) for request in requests])
-    tables = np.zeros((len(requests), width), dtype=np.int32)
-    for index, request in enumerate(requests):
-        num_blocks = len(request.block_ids)
-        tables[index, :num_blocks] = request.block_row[:num_blocks]
+    """Copy what each request keeps in the right form already, pool after pool; entries past its need are not read."""
+    rows = [table for of_pool in zip(*[request.tables for request in requests], strict=True) for table in of_pool]
+    tables = np.zeros((len(rows), max([len(table.block_ids) for table in rows])), dtype=np.int32)
+    for index, table in enumerate(rows):
+        num_blocks = len(table.block_ids)
+        tables[index, :num_blocks] = table.row[:num_blocks]
     return tables

@@ -7,11 +7,11 @@ output) and telling anyone (the engine).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from treadle.engine.batching import DEFAULT_SLOWDOWN, check_slowdown
 from treadle.engine.block_pool import BlockPool
-from treadle.engine.counters import SchedulerCounters
+from treadle.engine.counters import PoolCounters, SchedulerCounters
 from treadle.engine.plan import Chunk, StepPlan, StepResult
 from treadle.engine.prefix_cache import PrefixCache
 from treadle.engine.request import AnswerRequest, Request, TokenEvent
@@ -28,7 +28,7 @@ class Scheduler:
     """Closes the gap between known and computed tokens, under one token budget per step, answers before prompts.
 
     Args:
-        pool: The KV blocks.
+        pools: The KV blocks, as ``PrefixCache`` wants them.
         context: Most tokens of one request.
         max_batch_tokens: Most tokens of one step.
         max_num_requests: Most requests that hold blocks at once.
@@ -36,13 +36,13 @@ class Scheduler:
             were without them; ``None`` fills every step, which is best for throughput.
         cuts_prompts: Whether a prompt may be computed in several steps. Otherwise one that is longer than
             ``max_batch_tokens`` has a step of its own.
-        cache: Where to look for what was computed before; by default the pool alone.
+        cache: Where to look for what was computed before; by default the pools alone.
         clock: Seconds, never going back.
     """
 
     def __init__(
         self,
-        pool: BlockPool,
+        pools: Sequence[BlockPool],
         *,
         context: int,
         max_batch_tokens: int = 512,
@@ -58,8 +58,8 @@ class Scheduler:
                 f"token in a step, found {max_batch_tokens}"
             )
         check_slowdown(slowdown)
-        self.pool = pool
-        self.cache = cache or PrefixCache(pool)
+        self.pools = pools
+        self.cache = cache or PrefixCache(pools)
         self.context = context
         self.max_batch_tokens = max_batch_tokens
         self.max_num_requests = max_num_requests
@@ -67,7 +67,7 @@ class Scheduler:
         self.cuts_prompts = cuts_prompts
         self._clock = clock
         self._costs = StepCosts()
-        self._line = RequestLine(pool, self.cache, max_num_requests)
+        self._line = RequestLine(pools, self.cache, max_num_requests)
         self._step_began = 0.0
         self._is_stalled = False
         self._num_steps = 0
@@ -109,16 +109,14 @@ class Scheduler:
         return SchedulerCounters(
             num_running=len(self._line.running),
             num_waiting=len(self._line.waiting),
-            num_blocks=self.pool.num_blocks,
-            num_used_blocks=self.pool.num_used,
-            num_cached_blocks=self.pool.num_cached,
+            pools=[PoolCounters(pool.num_blocks, pool.num_used, pool.num_cached) for pool in self.pools],
             num_pool_hit_tokens=self.cache.num_pool_tokens,
             num_store_hit_tokens=self.cache.num_store_tokens,
             num_missed_tokens=self._num_missed_tokens,
             num_prompt_tokens_computed=self._num_prompt_tokens,
             num_answer_tokens_computed=self._num_answer_tokens,
             num_preemptions=self._line.num_preemptions,
-            num_evicted_blocks=self.pool.num_evicted,
+            num_evicted_blocks=sum(pool.num_evicted for pool in self.pools),
             num_steps=self._num_steps,
         )
 
@@ -150,13 +148,14 @@ class Scheduler:
                 hint="shorten the prompt, or load the model with a larger context",
             )
         # The last token of an answer is never computed.
-        needed = self.pool.blocks_for(num_prompt_tokens if max_length is None else max_length - 1)
-        if needed > self.pool.num_blocks:
-            raise CapacityError(
-                f"the request needs {needed} KV blocks of {self.pool.block_tokens} tokens and the pool has "
-                f"{self.pool.num_blocks}",
-                hint="lower max_tokens, or load the model with a larger context",
-            )
+        for pool in self.pools:
+            needed = pool.end_for(num_prompt_tokens if max_length is None else max_length - 1)
+            if needed > pool.num_blocks:
+                raise CapacityError(
+                    f"the request needs {needed} KV blocks of {pool.block_tokens} tokens and the pool has "
+                    f"{pool.num_blocks}",
+                    hint="lower max_tokens, or load the model with a larger context",
+                )
 
     def expire(self) -> list[TokenEvent]:
         """End the requests whose deadline has passed, running or not; to be called before each step."""
@@ -171,7 +170,8 @@ class Scheduler:
         """Choose the tokens of the next step and give their requests the blocks for them."""
         self._step_began = self._clock()
         self.cache.save_some()
-        self.cache.finish_loads()
+        for request in self.cache.finish_loads():
+            self._line.restart(request)
         if self._line.waiting:
             self._line.admit(self._step_began)
         chunks = self._decodes()
@@ -185,7 +185,7 @@ class Scheduler:
         """Advance the requests of ``plan`` by what came out of it and free what ended."""
         now = self._clock()
         self._learn(plan, now - self._step_began)
-        block_tokens = self.pool.block_tokens
+        block_tokens = self.pools[0].block_tokens
         samples = iter(result.samples)
         events = []
         for request, start, num_tokens, is_sampled, _ in plan.chunks:

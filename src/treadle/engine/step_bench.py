@@ -6,12 +6,12 @@ Leaves to others: what to compare (``engine.tune``).
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from treadle.engine.block_table import BlockTable
 from treadle.engine.memory_plan import KV_BLOCK_TOKENS, MAX_BATCH_TOKENS
 from treadle.engine.plan import Chunk, StepPlan
 from treadle.engine.sampling import SamplingParams
@@ -42,12 +42,8 @@ class _Stream:
 
     token_ids: list[int]
     sampler: Sampler
-    block_ids: list[int]
-    block_row: NDArray[np.int32] = field(init=False)
+    tables: list[BlockTable]
     adapter: None = None
-
-    def __post_init__(self) -> None:
-        self.block_row = np.array(self.block_ids, dtype=np.int32)
 
 
 class StepBench:
@@ -58,9 +54,9 @@ class StepBench:
 
     def touch_blocks(self) -> None:
         """Write to all KV blocks: memory that nobody wrote to is one page of zeros, which the caches hold."""
-        memory = self._runner.block_memory
-        for block_id in range(memory.num_blocks):
-            memory.write_kv_block(block_id, np.zeros(memory.kv_block_bytes, dtype=np.uint8))
+        for memory in self._runner.block_memories:
+            for block_id in range(memory.num_blocks):
+                memory.write_kv_block(block_id, np.zeros(memory.kv_block_bytes, dtype=np.uint8))
 
     def prompt_seconds(self, num_tokens: int) -> float:
         """Return how long a prompt takes to read, up to its first token."""
@@ -102,7 +98,8 @@ class StepBench:
         num_blocks = -(-num_tokens // KV_BLOCK_TOKENS)
         token_ids = [(index + position * _ID_STEP) % _NUM_IDS for position in range(num_tokens)]
         sampler = self._runner.create_sampler(_GREEDY, 0, [])
-        return _Stream(token_ids, sampler, list(range(index * num_blocks, (index + 1) * num_blocks)))
+        block_ids = range(index * num_blocks, (index + 1) * num_blocks)
+        return _Stream(token_ids, sampler, [BlockTable(block_ids) for _ in self._runner.block_memories])
 
 
 def _chunk(stream: _Stream, start: int, num_tokens: int, samples: bool) -> Chunk:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from treadle.engine.kv_type import KV_BLOCK_TOKENS, kv_block_bytes
+from treadle.engine.kv_type import KV_BLOCK_TOKENS, kv_block_bytes, windowed_block_bytes
 
 if TYPE_CHECKING:
     from treadle.engine.plan import StepPlan
@@ -30,18 +30,27 @@ class StepWork:
     Args:
         weight_bytes: Read in every step, whatever it computes.
         kv_token_bytes: Read for each token of context before and with one that is computed.
+        windowed_token_bytes: What of it is read in layers with a sliding window, and so for tokens within it only.
+        window: Tokens that one sees there, itself included.
         token_ops: Of the layers, for each token.
         logit_ops: Of the output matrix, for each token that is sampled.
     """
 
     weight_bytes: int = 0
     kv_token_bytes: int = 0
+    windowed_token_bytes: int = 0
+    window: int = 0
     token_ops: int = 0
     logit_ops: int = 0
 
     def kv_bytes(self, plan: StepPlan) -> int:
-        """Return what a step reads of the KV blocks if each is read once; windowed attention reads less."""
-        return self.kv_token_bytes * sum([chunk.start + chunk.num_tokens for chunk in plan.chunks])
+        """Return what a step reads of the KV blocks if each is read once."""
+        return sum([self.kv_bytes_of(chunk.start, chunk.num_tokens) for chunk in plan.chunks])
+
+    def kv_bytes_of(self, start: int, num_tokens: int) -> int:
+        """Return what tokens ``start .. start + num_tokens - 1`` of one request read of its KV blocks."""
+        num_unseen = max(0, start + 1 - self.window)  # by any of them, in layers with a window
+        return self.kv_token_bytes * (start + num_tokens) - self.windowed_token_bytes * num_unseen
 
     def int8_ops(self, plan: StepPlan) -> int:
         """Return what a step multiplies and adds for its weights; attention computes with floats."""
@@ -89,6 +98,8 @@ def work_of(
     return StepWork(
         weight_bytes=weight_bytes,
         kv_token_bytes=kv_block_bytes(file.hyperparameters, kv_type) // KV_BLOCK_TOKENS,
+        windowed_token_bytes=windowed_block_bytes(file.hyperparameters, kv_type) // KV_BLOCK_TOKENS,
+        window=file.hyperparameters.window,
         token_ops=token_ops,
         logit_ops=logit_ops or embedding_ops,  # models without an output matrix use that of the embedding
     )

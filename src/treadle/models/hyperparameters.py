@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, NoReturn
 
 from treadle.errors import ModelFileError
@@ -64,6 +65,9 @@ _REQUIRED_TENSORS = {
     "seed_oss": _weights("attn_norm", *_PROJECTIONS, "post_attention_norm", *_PRODUCTS),
     **dict.fromkeys(("exaone4", "olmo2"), _POST_NORMS_ONLY),
 }
+# Where a file gives a window: all layers have it but the last one of so many, unless the file lists them; 1 for all.
+_WINDOW_PERIODS = {"exaone4": 4, "gemma2": 2, "gemma3": 6, "gpt-oss": 2, "olmo2": 4}
+_WINDOW_PERIODS |= dict.fromkeys(("ernie4_5", "internlm2", "llama", "phi3"), 1)
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,10 @@ class Hyperparameters:
     expert_feed_forward_size: int = 0
     state_bytes_per_request: int = 0
     """What a sequence takes, however long, in models with recurrent layers."""
+    window: int = 0
+    """Tokens that one sees in layers with a sliding window, itself included; 0 without such layers."""
+    windowed_kv_bytes_per_token: int = 0
+    """What these layers have of ``kv_bytes_per_token``."""
     is_encoder: bool = False
     """Every token sees those behind it, too, so that texts become vectors and get no answers."""
 
@@ -130,6 +138,8 @@ class _Reader:
         value_dim = self._number("attention.value_length", default=head_dim, at_least=min(1, head_dim))
         feed_forward_size = max(self._layers("feed_forward_length", num_layers))
         is_encoder = reads_both_ways(self._architecture, self._metadata)
+        window, is_windowed = (0, []) if is_encoder else self._windows(num_layers)
+        kv_head_bytes = (head_dim + value_dim) * _F16_BYTES
         found = Hyperparameters(
             num_layers=num_layers,
             hidden_size=hidden_size,
@@ -139,9 +149,11 @@ class _Reader:
             feed_forward_size=feed_forward_size,
             context_length=self._number("context_length"),
             vocab_size=self._vocab_size(hidden_size),
-            kv_bytes_per_token=0 if is_encoder else sum(num_kv_heads) * (head_dim + value_dim) * _F16_BYTES,
+            kv_bytes_per_token=0 if is_encoder else sum(num_kv_heads) * kv_head_bytes,
             state_bytes_per_request=self._state_bytes(num_layers),
             is_encoder=is_encoder,
+            window=window,
+            windowed_kv_bytes_per_token=sum(compress(num_kv_heads, is_windowed)) * kv_head_bytes,
             **self._experts(feed_forward_size),
         )
         self._check_layers(num_layers)
@@ -157,6 +169,21 @@ class _Reader:
             return 0
         width = self._number("ssm.state_size") + self._number("ssm.conv_kernel")
         return num_layers * self._number("ssm.inner_size") * width * _F32_BYTES
+
+    def _windows(self, num_layers: int) -> tuple[int, list[bool]]:
+        """The window, 0 if there is none, and which layers have it."""
+        period = _WINDOW_PERIODS.get(self._architecture)
+        window = 0 if period is None else self._number("attention.sliding_window", default=0, at_least=0)
+        if window == 0:
+            return 0, [False] * num_layers
+        key = f"{self._architecture}.attention.sliding_window_pattern"
+        listed = self._metadata.get(key)
+        if not isinstance(listed, list):
+            period = self._number("attention.sliding_window_pattern", default=period)
+            return window, [period == 1 or (layer + 1) % period != 0 for layer in range(num_layers)]
+        if len(listed) != num_layers:
+            self._refuse(key, f"one number, or {num_layers} values, one per layer", listed)
+        return window, [bool(value) for value in listed]
 
     def _number(self, name: str, *, default: int | None = None, at_least: int = 1, at_most: int = _MAX_SIZE) -> int:
         key = f"{self._architecture}.{name}"

@@ -63,8 +63,8 @@ def _common_figures(prefix: str) -> tuple[_Figure, ...]:
         _Figure(
             gauge,
             f"{prefix}:kv_cache_usage_perc",
-            "Share of the KV blocks that requests hold, 0 to 1.",
-            lambda s, _: s.scheduler.num_used_blocks / s.scheduler.num_blocks,
+            "Share of the KV blocks that requests hold, 0 to 1; of two pools the fuller one's.",
+            lambda s, _: max(pool.used_share for pool in s.scheduler.pools),
         ),
         _Figure(
             counter, f"{prefix}:prefix_cache_queries", "Prompt tokens looked for.", lambda s, _: s.num_prompt_tokens
@@ -216,7 +216,7 @@ def _measured(hub: ModelHub) -> Iterator[tuple[str, EngineStats, LoadReport]]:
 def _cached_blocks(stats: EngineStats) -> dict[str, int]:
     store = stats.store
     return {
-        "pool": stats.scheduler.num_cached_blocks,
+        "pool": stats.scheduler.pools[0].num_cached,
         "ram": 0 if store is None else store.num_in_ram,
         "disk": 0 if store is None else store.num_on_disk,
     }

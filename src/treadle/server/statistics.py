@@ -17,6 +17,7 @@ from treadle.server.recent import MOST_KEPT
 
 if TYPE_CHECKING:
     from treadle.engine.contract import AsyncEngine
+    from treadle.engine.counters import PoolCounters
     from treadle.engine.load import LoadReport
     from treadle.engine.statistics import EngineStats
     from treadle.hardware.machine_speed import MachineSpeed
@@ -90,12 +91,8 @@ def _local_facts(report: LoadReport, stats: EngineStats, speed: MachineSpeed | N
         "shares": {"bandwidth": shares.bandwidth, "int8": shares.int8},
         "steps": {"count": steps.num_steps, "seconds": steps.step_seconds},
         "cache": _cache_facts(stats),
-        "kv_blocks": {
-            "total": scheduler.num_blocks,
-            "used": scheduler.num_used_blocks,
-            "cached": scheduler.num_cached_blocks,
-            "tokens": KV_BLOCK_TOKENS,
-        },
+        "kv_blocks": {**_pool_facts(scheduler.pools[0]), "tokens": KV_BLOCK_TOKENS},
+        "window_kv_blocks": None if len(scheduler.pools) == 1 else _pool_facts(scheduler.pools[1]),
         "memory": {
             "weights": report.weight_bytes,
             "kv_blocks_limit": plan.kv_bytes,
@@ -110,6 +107,10 @@ def _local_facts(report: LoadReport, stats: EngineStats, speed: MachineSpeed | N
             "isa": report.isa,
         },
     }
+
+
+def _pool_facts(pool: PoolCounters) -> dict[str, int]:
+    return {"total": pool.num_blocks, "used": pool.num_used, "cached": pool.num_cached}
 
 
 def _cache_facts(stats: EngineStats) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class LlamaCppRunner:
     earlier prompts is found by sequence, and the scheduler does not know: it plans tokens that need not be computed.
     """
 
-    block_memory = None
+    block_memories = ()
 
     def __init__(
         self, model: LlamaCppModel, *, decode_bytes: int, max_batch_tokens: int, max_num_requests: int, num_cells: int

@@ -69,7 +69,7 @@ class Sequences:
 
     def end_some(self) -> None:
         """Take the sequences of requests that gave their blocks up; to be called before each step."""
-        for request in [request for request in self._running if not request.block_ids]:
+        for request in [request for request in self._running if not request.tables]:
             held = self._running.pop(request)
             if request.uses_cache:
                 self._end(held)

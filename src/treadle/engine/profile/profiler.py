@@ -132,7 +132,7 @@ class Profiler:
             )
         self._progress("loading")
         set_huge_pages(self._plan.huge_pages)
-        plan = replace(self._plan, memory=replace(memory, num_blocks=num_blocks))
+        plan = replace(self._plan, memory=memory.with_blocks(num_blocks))
         runner = open_runner(self._file, NATIVE, isa=isa, plan=plan, batching=Batching(), progress=lambda *_: None)
         if self._plan.locks_memory:
             runner.lock_memory()
