@@ -211,3 +211,26 @@ def test_a_real_model_goes_on_from_a_restored_prompt(smollm2_path: Path) -> None
         expected = plain.generate(prompt, GREEDY).token_ids
     assert ask(smollm2_path, prompt) == (expected, 0)
     assert ask(smollm2_path, prompt) == (expected, 31 * 32)
+
+
+@pytest.mark.parametrize("cache", [{"disk_cache": "1GiB"}, {"disk_cache": "1GiB", "ram_cache": "50MB"}], ids=str)
+def test_windows_are_kept_beside_the_other_blocks(tmp_path: Path, home: Path, cache: dict[str, str]) -> None:
+    """Layers that see 70 tokens need three blocks before the one where a prompt goes on."""
+    keys = {"attention.sliding_window": 70, "context_length": 1024}
+    path = TinyModel("gemma3", num_layers=6, keys=keys).write(tmp_path / "gemma.gguf")
+    parting = [*PROMPTS[0][:300], 1, 2, 3]
+    with LLM(path) as llm:
+        expected = [answer.token_ids for answer in llm.generate([*PROMPTS[:4], parting], GREEDY)]
+        assert [pool.window is None for pool in llm.report.memory_plan.pools] == [True, False]
+    with LLM(path, **cache) as llm:
+        assert [answer.token_ids for answer in llm.generate(PROMPTS[:4], GREEDY)] == expected[:4]
+        assert llm.generate(parting, GREEDY).token_ids == expected[4]
+    sizes = [len(model.files) for model in CacheFolder(home).models()]
+    # The ends of four prompts and of the one that parts, and where it does: each of three blocks and one more, at most.
+    assert sorted(sizes)[0] <= 6 * 4 < 4 * NUM_FULL_BLOCKS <= sorted(sizes)[1]
+    with LLM(path, **cache) as llm:
+        assert [answer.token_ids for answer in llm.generate(PROMPTS[:4], GREEDY)] == expected[:4]
+        assert num_restored(llm) == 4 * NUM_FULL_BLOCKS * 32
+    with LLM(path, **cache) as llm:
+        assert llm.generate(parting, GREEDY).token_ids == expected[4]
+        assert num_restored(llm) == 288

@@ -141,7 +141,7 @@ class PrefixCache:
         num_cached = request.num_cached_tokens // self._block_tokens
         end = len(request.prompt_ids) // self._block_tokens
         for index, table in enumerate(request.tables if self._stores else ()):
-            start = max(num_cached, table.first)
+            start = max(num_cached, self._first_wanted(request, index))
             pairs = zip(request.block_keys[start:end], table.block_ids[start:end], strict=True)
             self._unsaved.extend((index, key, block_id) for key, block_id in pairs)
 
@@ -231,10 +231,14 @@ class PrefixCache:
 
     def _protect_windows(self, request: Request) -> None:
         """Keep what it takes to go on from where a request is now longer than what it leaves behind on its way."""
-        for pool, table in zip(self._pools, request.tables, strict=True):
-            if pool.window is not None:
-                first = max(table.first, pool.window.first_held(request.num_computed))
-                pool.protect(table.block_ids[first:])
+        for index, table in enumerate(request.tables):
+            if self._pools[index].window is not None:
+                self._pools[index].protect(table.block_ids[self._first_wanted(request, index) :])
+
+    def _first_wanted(self, request: Request, index: int) -> int:
+        """Return the first of the blocks that a request holds which it takes to go on from where it is now."""
+        window = self._pools[index].window
+        return 0 if window is None else max(request.tables[index].first, window.first_held(request.num_computed))
 
     def _save_windows(self, request: Request, match: Match) -> None:
         """Store what was found in a window: where one has gone on, others will, and only ends of prompts are kept."""
