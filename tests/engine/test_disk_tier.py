@@ -127,7 +127,8 @@ def test_the_limit_holds_over_the_files_of_all_models(tmp_path: Path) -> None:
         disk = open_disk(tmp_path, identity, limit_bytes=limit)
         for number in range(30):
             assert disk.put(keys(number)[0], block(number), 1000 * model + number)
-            assert len(block_files(tmp_path)) <= 40
+            with CacheFolder(tmp_path).lock():  # a folder that is listed while files go shows some that are gone
+                assert len(block_files(tmp_path)) <= 40
         disk.close(TIMEOUT_SECONDS)
         assert len(block_files(tmp_path)) <= 40
     assert len(CacheFolder(tmp_path).models()) == 2  # nothing of the first is left, not even its folder
