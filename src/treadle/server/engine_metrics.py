@@ -175,7 +175,7 @@ class EngineCollector(Collector):
             num_missed = stats.scheduler.num_missed_tokens
             sources.add_metric([*shared_labels(name), "local_compute"], num_missed)
             sources.add_metric([*shared_labels(name), "local_cache_hit"], stats.num_prompt_tokens - num_missed)
-            blocks = [str(KV_BLOCK_TOKENS), str(stats.scheduler.num_blocks), report.memory_plan.kv_type]
+            blocks = [str(KV_BLOCK_TOKENS), str(stats.scheduler.pools[0].num_blocks), report.memory_plan.kv_type]
             config.add_metric([*shared_labels(name), *blocks], 1)
         yield from (sources, config)
 
