@@ -95,7 +95,7 @@ def test_blocks_taken_by_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A pool of four blocks: answers that grow take those of inputs half read."""
-    monkeypatch.setattr(memory_plan, "_BATCH_TOKENS", 0)
+    monkeypatch.setattr(memory_plan, "BATCH_TOKENS", 0)
     params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
     with LLM(tiny_path, context=128) as llm, ThreadPoolExecutor(4) as executor:
         assert llm.report.memory_plan.num_blocks == 4

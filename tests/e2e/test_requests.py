@@ -58,7 +58,7 @@ def test_prompts_that_take_blocks_from_each_other(
     tiny_path: Path, prompts: list[list[int]], expected: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pool of four blocks for eight requests: the younger ones are preempted and computed again."""
-    monkeypatch.setattr(memory_plan, "_BATCH_TOKENS", 0)
+    monkeypatch.setattr(memory_plan, "BATCH_TOKENS", 0)
     with LLM(tiny_path, context=128) as llm:
         assert llm.report.memory_plan.num_blocks == 4
         assert [completion.token_ids for completion in llm.generate(prompts, GREEDY)] == expected

@@ -83,7 +83,6 @@ class ModelHost:
         self._ids = itertools.count()
         self._stores = loaded.block_stores
         self._meter = meter = StepMeter(self.report.work)
-
         self.cores = cores = loaded.cores
         self._watch = loaded.watch
         engine = Engine(self.scheduler, MeteredRunner(loaded.watch or loaded.runner, meter))
@@ -291,7 +290,7 @@ def _block_pools(report: LoadReport) -> list[BlockPool]:
     """Return the KV blocks; an encoder, which keeps nothing between steps, has seats that hold a text of any length."""
     if not report.embeds_only:
         return [BlockPool(pool.num_blocks, KV_BLOCK_TOKENS, window=pool.window) for pool in report.memory_plan.pools]
-    # A seat is never full, and as many again stay free, for texts that grow as answers do.
+    # A seat is never full; as many again stay free, for texts that grow as answers do.
     return [BlockPool(2 * report.batching.max_num_requests, report.memory_plan.context + 1)]
 
 
