@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import anthropic
 import httpx
 import jsonschema
+import pydantic
 import pytest
 
 from running_server import CONTEXT, MODEL, RunningServer
@@ -60,6 +61,7 @@ def test_the_official_client(client: anthropic.Anthropic) -> None:
     fields: dict[str, Any] = {"model": MODEL, "messages": CAPITAL, "max_tokens": 12, "extra_body": {"temperature": 0}}
     whole = client.messages.create(**fields)
     assert [block.text for block in whole.content if block.type == "text"] == [TOKYO]
+    assert whole._request_id
     assert (whole.role, whole.model, whole.stop_reason, whole.stop_sequence) == ("assistant", MODEL, "end_turn", None)
     with client.messages.stream(**fields) as stream:
         assert "".join(stream.text_stream) == TOKYO
@@ -159,6 +161,37 @@ def test_forced_tools(client: anthropic.Anthropic, choice: dict[str, Any], is_si
             assert choice["type"] == "any"
 
 
+def test_answers_are_read_into_a_class(client: anthropic.Anthropic) -> None:
+    class Answer(pydantic.BaseModel):
+        city: Literal["Tokyo"]
+        size: Literal[1, 2]
+
+    for messages in (client.messages, client.beta.messages):
+        answer: Any = messages.parse(model=MODEL, messages=CAPITAL, max_tokens=60, output_format=Answer)  # type: ignore[attr-defined]
+        assert answer.parsed_output in [Answer(city="Tokyo", size=size) for size in (1, 2)]  # type: ignore[arg-type]
+
+
+def test_what_a_coding_agent_sends_along(http: httpx.Client) -> None:
+    thoughts = [
+        {"type": "redacted_thinking", "data": "abc"},
+        {"type": "thinking", "thinking": "Japan.", "signature": "x"},
+        {"type": "text", "text": "Tokyo."},
+    ]
+    response = ask(
+        http,
+        messages=[*CAPITAL, {"role": "assistant", "content": thoughts}, *CAPITAL],
+        metadata={"user_id": json.dumps({"device_id": "a" * 64, "session_id": "b" * 200})},
+        thinking={"type": "adaptive", "display": "omitted"},
+        context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        output_config={"effort": "high"},
+        service_tier="standard_only",
+    )
+    assert response.status_code == 200
+    schema = {"enum": [7]}
+    body = ask(http, output_format={"type": "json_schema", "schema": schema}).json()
+    assert body["content"] == [{"type": "text", "text": "7"}]
+
+
 def test_a_round_of_tools(client: anthropic.Anthropic) -> None:
     tools: Any = [WEATHER]
     first = client.messages.create(
@@ -188,6 +221,26 @@ def test_an_answer_with_a_schema(http: httpx.Client) -> None:
 @pytest.mark.parametrize(
     ("fields", "word"),
     [
+        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "bash_20250124"),
+        ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_management"),
+        (
+            {
+                "output_format": {"type": "json_schema", "schema": {}},
+                "output_config": {"format": {"type": "json_schema", "schema": {}}},
+            },
+            "output_format",
+        ),
+        (
+            {"tools": [{"name": "f", "input_schema": {"type": "string"}}], "tool_choice": {"type": "any"}},
+            "type object",
+        ),
+        (
+            {
+                "tools": [{"name": "f", "input_schema": {"properties": {"a": {"not": {}}}}}],
+                "tool_choice": {"type": "any"},
+            },
+            "'f': the schema cannot be enforced: #/properties/a/not",
+        ),
         ({"max_tokens": None}, "max_tokens"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"messages": []}, "messages"),
@@ -221,6 +274,7 @@ def test_wrong_requests(http: httpx.Client, fields: dict[str, Any], word: str, s
     body = response.json()
     assert (body["type"], body["error"]["type"]) == ("error", "invalid_request_error")
     assert word in body["error"]["message"]
+    assert body["request_id"] == response.headers["request-id"] == response.headers["x-request-id"]
 
 
 def test_errors_are_those_of_the_client(client: anthropic.Anthropic) -> None:

@@ -57,23 +57,27 @@ def prepare_conversation(
         has_calls = any(message["role"] == "tool" or message.get("tool_calls") for message in messages)
         if tools or has_calls:
             messages = explain_tools(messages, tools or ())
+    if dialect.is_enveloped:
+        messages = [_with_thoughts(message) for message in messages]
+        tools = [{**tool, "function": {"description": "", **tool["function"]}} for tool in tools or ()]
     shown_tools = None if dialect.name == "fenced" else tools
-    prompt = prompts.read_chat(messages, {"tools": shown_tools, **conversation.variables})
     schemas = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools or ()}
     rules = _rules(dialect, schemas, conversation, form)
+    opening = dialect.forced_opening if rules else ""
+    prompt = prompts.read_chat(messages, {"tools": shown_tools, **conversation.variables}, opening=opening)
     reasoning = None if rules else find_reasoning(source)
-    is_forced = conversation.choice == "required"
+    is_read = bool(schemas) or (dialect.is_enveloped and not rules)
 
     def parser() -> AnswerParser:
         inner: AnswerParser = _PlainParser()
-        if schemas:
-            inner = (dialect.forced_parser if is_forced else dialect.parser)(schemas)
+        if is_read:
+            inner = (dialect.forced_parser if rules else dialect.parser)(schemas)
         if reasoning is None:
             return inner
         is_open = prompt.text.rstrip().endswith(reasoning.opening)
         return ReasoningParser(reasoning, inner, is_open=is_open)
 
-    shown = dialect.control_tokens if schemas else ()
+    shown = dialect.control_tokens if is_read else ()
     if reasoning is not None:
         shown = (*shown, reasoning.opening, reasoning.closing)
     return dataclasses.replace(prompt, shown_ids=prompts.control_ids(shown), parser=parser), rules
@@ -106,6 +110,10 @@ def _framed_call(dialect: Dialect, name: str, schema: Mapping[str, Any]) -> str:
         arguments = {"type": "object", **enforceable(schema)}
     except UsageError as error:
         raise UsageError(f"the function {name!r:.80}: {error.args[0]}", field="tools") from None
+    if arguments["type"] != "object":
+        found = arguments["type"]
+        text = f"the function {name!r:.80}: expected a schema of type object, found {found!r:.80}"
+        raise UsageError(text, field="tools")
     definitions = {"$defs": arguments.pop("$defs")} if "$defs" in arguments else {}
     call = {
         "type": "object",
@@ -116,6 +124,12 @@ def _framed_call(dialect: Dialect, name: str, schema: Mapping[str, Any]) -> str:
     }
     opening, closing = (literal(text) if text else "" for text in (frame.opening, frame.closing))
     return " ".join(term for term in (opening, json_rule(call), closing) if term)
+
+
+def _with_thoughts(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Name the reasoning before a call as harmony's template does, which takes no content beside it."""
+    thoughts = message.get("reasoning_content")
+    return {**message, "thinking": thoughts} if thoughts and not message["content"] else message
 
 
 class _PlainParser:

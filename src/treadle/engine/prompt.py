@@ -129,8 +129,8 @@ class PromptReader:
                 raise error.about(f"prompt {index} of the list") from None
         return encoded
 
-    def read_chat(self, messages: Messages, variables: Mapping[str, Any]) -> EncodedPrompt:
-        """Render a conversation with the model's own template and encode it.
+    def read_chat(self, messages: Messages, variables: Mapping[str, Any], *, opening: str = "") -> EncodedPrompt:
+        """Render a conversation with the model's own template, and encode it with the ``opening`` of the answer.
 
         Raises:
             ContextError: The text of the conversation is far beyond the context.
@@ -145,6 +145,8 @@ class PromptReader:
                 hint="use `generate`, or `treadle run --raw`, to continue plain text",
             )
         rendered = self._template.render(messages, **variables)
+        if opening:
+            rendered = rendered.continued(opening)
         token_ids = self._tokenizer.encode_prompt(rendered, max_tokens=self._context)
         return EncodedPrompt(token_ids, is_chat=True, text=str(rendered))
 

@@ -45,6 +45,10 @@ class RenderedPrompt:
     def __str__(self) -> str:
         return self.text.replace(self.guard, "") if self.guard else self.text
 
+    def continued(self, text: str) -> RenderedPrompt:
+        """Return the chat with more text of the template's own kind after it."""
+        return RenderedPrompt(self.text + text, self.guard)
+
 
 class ControlSpellings:
     """The spellings that must not come about by chance, ready for search; made once for a vocabulary."""

@@ -21,13 +21,14 @@ _CACHE = frozenset({"type", "cache_control"})  # a cache mark changes nothing: p
 _FIELDS = {
     "text": _CACHE | {"text", "citations"},
     "thinking": _CACHE | {"thinking", "signature"},
+    "redacted_thinking": _CACHE | {"data"},
     "tool_use": _CACHE | {"id", "name", "input", "caller"},
     "tool_result": _CACHE | {"tool_use_id", "content", "is_error"},
 }
 _BLOCKS_OF = {
     "system": ("text",),
     "user": ("text", "tool_result"),
-    "assistant": ("text", "thinking", "tool_use"),
+    "assistant": ("text", "thinking", "redacted_thinking", "tool_use"),
 }
 
 
@@ -95,6 +96,8 @@ class _Reader:
                 self._add(turn)
                 turn = {"role": role, "content": ""}
                 self._messages.append(self._result(block, where))
+            elif kind == "redacted_thinking":
+                _string(block, "data", where)  # which only those who wrote it can read
             elif kind == "tool_use":
                 turn.setdefault("tool_calls", []).append(self._call(block, where))
             else:

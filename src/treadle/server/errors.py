@@ -166,7 +166,9 @@ def error_body(error: ApiError, path: str = "") -> dict[str, Any]:
     """Return the JSON object of ``error`` in the shape of the API that ``path`` belongs to."""
     if path.startswith(ANTHROPIC_PREFIX):
         kind = _ANTHROPIC_TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
-        return {"type": "error", "error": {"type": kind, "message": error.message}}
+        record = CURRENT.get()
+        request_id = None if record is None else record.request_id
+        return {"type": "error", "error": {"type": kind, "message": error.message}, "request_id": request_id}
     return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}
 
 

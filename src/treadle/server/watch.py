@@ -107,7 +107,10 @@ class _Sender:
         if message["type"] == "http.response.start":
             self.has_begun = True
             self._record.status = message["status"]
-            message["headers"] = [*message.get("headers", ()), (b"x-request-id", self._record.request_id.encode())]
+            # Clients of the one API look for the one name, those of the other for the other.
+            names = (b"x-request-id", b"request-id")
+            request_id = self._record.request_id.encode()
+            message["headers"] = [*message.get("headers", ()), *((name, request_id) for name in names)]
         elif not message.get("more_body", False):
             self.is_complete = True
         return self._send(message)

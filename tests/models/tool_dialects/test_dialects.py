@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from treadle.models.tool_dialects import Content, Part, ToolCall, find_dialect
+from treadle.models.tool_dialects import Content, Part, Reasoning, ToolCall, find_dialect
 from treadle.models.tool_dialects.dialect import DIALECTS, Dialect
 from treadle.models.tool_dialects.fenced import explain_tools
 
@@ -22,6 +26,15 @@ PARIS_AND_ROME = {
     '<tool_call>{"name":"get_weather","arguments":{"city":"Rome"}}</tool_call>',
     "qwen-xml": "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>\n"
     "<tool_call><function=get_weather><parameter=city>Rome</parameter></function></tool_call>",
+    "harmony": " to=functions.get_weather<|channel|>commentary json<|message|>"
+    '{"city": "Paris"}<|call|><|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json'
+    '<|message|>{"city": "Rome"}<|call|>',
+    "glm": "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n</tool_call>\n"
+    "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Rome</arg_value></tool_call>",
+    "granite": '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Paris"}}, '
+    '{"name": "get_weather", "arguments": {"city": "Rome"}}]',
+    "phi": '<|tool_call|>{"name": "get_weather", "arguments": {"city": "Paris"}}<|/tool_call|>'
+    '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Rome"}}]<|/tool_call|>',
     "gemma": '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>}<tool_call|>'
     '<|tool_call>call:get_weather{city:<|"|>Rome<|"|>}<tool_call|>',
     "function-gemma": "<start_function_call>call:get_weather{city:<escape>Paris<escape>}<end_function_call>"
@@ -40,8 +53,8 @@ def read(dialect: Dialect, *pieces: str) -> list[Part]:
     parser = dialect.parser(TOOLS)
     parts: list[Part] = []
     for part in [*(part for piece in pieces for part in parser.push(piece)), *parser.finish()]:
-        if parts and isinstance(part, Content) and isinstance(parts[-1], Content):
-            parts[-1] = Content(parts[-1].text + part.text)
+        if parts and not isinstance(part, ToolCall) and type(part) is type(parts[-1]):
+            parts[-1] = type(part)(parts[-1].text + part.text)
         else:
             parts.append(part)
     return parts
@@ -77,7 +90,7 @@ def test_plain_answers_stay_as_they_are(name, text):
     assert read(BY_NAME[name], *text) == ([Content(text)] if text else [])
 
 
-@pytest.mark.parametrize("name", ["hermes", "qwen-xml", "gemma", "function-gemma", "fenced"])
+@pytest.mark.parametrize("name", ["hermes", "qwen-xml", "glm", "phi", "gemma", "function-gemma", "fenced"])
 def test_text_around_calls(name):
     call = PARIS_AND_ROME[name]
     expected = [
@@ -148,6 +161,67 @@ def test_json_that_calls_nothing_offered_is_an_answer(name):
     assert read(BY_NAME[name], *text) == [Content(text)]
 
 
+# What answers are made of when they go wrong: whole calls, pieces of them, markers anywhere, awkward characters.
+_MARKERS = (
+    "<tool_call>", "</tool_call>", "<function=now>", "</function>", "<parameter=city>", "</parameter>", "<arg_key>",
+    "</arg_key>", "<arg_value>", "</arg_value>", "<|tool_call|>", "<|/tool_call|>", "<|tool_call>", "<tool_call|>",
+    '<|"|>', "call:now{}", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "```tool_call\n", "```json\n", "\n```", "```",
+    "<|channel|>", "analysis", "final", "commentary to=functions.now", "<|message|>", "<|end|>", "<|start|>assistant",
+    "<|call|>", " to=", "<think>", "</think>", '{"name": "now", "arguments": {}}', '{"a": "}{]\\" </tool_call>"}',
+    "{", "}", '"', "\\", "[", "]", "; ", " ", "\n", "é😀", "\u0301", "text",
+)  # fmt: skip
+_PIECES = st.lists(st.sampled_from((*_MARKERS, *PARIS_AND_ROME.values())), max_size=8)
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+@given(pieces=_PIECES, places=st.lists(st.integers(0, 400), max_size=6))
+def test_no_cut_changes_what_is_read(name: str, pieces: list[str], places: list[int]) -> None:
+    text = "".join(pieces)
+    expected = read(BY_NAME[name], text)
+    assert read(BY_NAME[name], *text) == expected
+    cuts = [0, *sorted(place for place in places if place <= len(text)), len(text)]
+    assert read(BY_NAME[name], *(text[start:end] for start, end in itertools.pairwise(cuts))) == expected
+    for part in expected:
+        if isinstance(part, ToolCall):
+            assert isinstance(json.loads(part.arguments), dict)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "<|channel|>analysis<|message|>Think < here.<|end|><|start|>assistant<|channel|>final<|message|>Hi.",
+            [Reasoning("Think < here."), Content("Hi.")],
+        ),
+        ("<|channel|>commentary<|message|>I look.<|end|>", [Content("I look.")]),
+        ("Plain <|text.", [Content("Plain <|text.")]),
+        (" to=nobody", [Content(" to=nobody")]),
+        ("<|channel|>anal", []),
+        ("<|channel|>analysis<|message|>cut off", [Reasoning("cut off")]),
+        ("<|channel|>commentary to=functions.now<|message|>", [Content("<|channel|>commentary to=functions.now<|message|>")]),
+        ("<|channel|>commentary to=functions.now<|message|>{}", [ToolCall("now", "{}")]),
+        ("<|channel|>commentary to=functions.now<|message|><|call|>", [ToolCall("now", "{}")]),
+        ("<|channel|>commentary to=python<|message|>1+1<|call|>", [Content("<|channel|>commentary to=python<|message|>1+1")]),
+    ],
+)  # fmt: skip
+def test_harmony_messages(text: str, expected: list[Part]) -> None:
+    assert read(BY_NAME["harmony"], text) == expected
+    assert read(BY_NAME["harmony"], *text) == expected
+
+
+def test_harmony_calls_nothing_where_nothing_was_offered() -> None:
+    text = "<|channel|>commentary to=functions.now<|message|>{}<|call|>"
+    parser: Any = BY_NAME["harmony"].parser({})
+    assert [type(part) for part in [*parser.push(text), *parser.finish()]] == [Content]
+
+
+def test_glm_values_have_the_types_of_the_schema() -> None:
+    text = "<tool_call>add<arg_key>a</arg_key><arg_value>3</arg_value><arg_key>tags</arg_key>\n<arg_value>[1]</arg_value></tool_call>"
+    assert read(BY_NAME["glm"], text) == [ToolCall("add", '{"a": 3, "tags": [1]}')]
+    twice = "<tool_call>add<arg_key>a</arg_key><arg_value>3</arg_value><arg_key>a</arg_key><arg_value>4</arg_value></tool_call>"
+    assert read(BY_NAME["glm"], twice) == [Content(twice)]
+
+
 def test_mistral_with_names_before_arguments():
     text = '[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}[TOOL_CALLS]now[CALL_ID]a1[ARGS]{}'
     assert read(BY_NAME["mistral"], *text) == [ToolCall("get_weather", '{"city": "Paris"}'), ToolCall("now", "{}")]
@@ -177,6 +251,10 @@ def test_qwen_xml_values_have_the_types_of_the_schema():
     [
         ('… <tool_call>\n{"name": … </tool_call>', "hermes"),
         ("<tool_call>\n<function=example>", "qwen-xml"),
+        ("<tool_call>{name}\n<arg_key>{key}</arg_key>", "glm"),
+        ("<|start|>assistant<|channel|>final<|message|>", "harmony"),
+        ("<|tool_call|>", "granite"),
+        ("<|tool_call|>{}<|/tool_call|>", "phi"),
         ("{{ '<|tool_call>call:' }}", "gemma"),
         ("<start_function_call>", "function-gemma"),
         ("[TOOL_CALLS]", "mistral"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from treadle.models.tool_dialects import fenced, gemma, hermes, llama, mistral
+from treadle.models.tool_dialects import fenced, gemma, glm, granite, harmony, hermes, llama, mistral
 from treadle.models.tool_dialects.parts import AnswerParser, ToolSchemas
 from treadle.models.tool_dialects.qwen_xml import qwen_xml_parser
 
@@ -30,7 +30,8 @@ class Dialect:
 
     ``markers`` are in the chat template of every model that speaks it. ``control_tokens`` must be kept when the
     answer's tokens become text. ``frame`` is what a forced call is made of: dialects that are not JSON have a bare
-    JSON call read instead, by ``forced_parser``.
+    JSON call read instead, by ``forced_parser``. Where every answer ``is_enveloped``, all of them have to be read, and
+    one whose form is given begins after ``forced_opening``.
     """
 
     name: str
@@ -39,6 +40,8 @@ class Dialect:
     frame: CallFrame = CallFrame("", "")
     control_tokens: tuple[str, ...] = ()
     is_json: bool = True
+    is_enveloped: bool = False
+    forced_opening: str = ""
 
     @property
     def forced_parser(self) -> Callable[[ToolSchemas], AnswerParser]:
@@ -53,6 +56,16 @@ def _gemma(name: str, markers: gemma.GemmaMarkers) -> Dialect:
 
 # The first whose markers are all in the template is the one; the last has none and takes the rest.
 DIALECTS = (
+    Dialect(
+        "harmony",
+        (harmony.CHANNEL, harmony.MESSAGE),
+        harmony.harmony_parser,
+        control_tokens=harmony.CONTROL_TOKENS,
+        is_json=False,
+        is_enveloped=True,
+        forced_opening=f"{harmony.CHANNEL}final{harmony.MESSAGE}",
+    ),
+    Dialect("glm", (hermes.OPENING, "<arg_key>"), glm.glm_parser, control_tokens=glm.CONTROL_TOKENS, is_json=False),
     Dialect("qwen-xml", (hermes.OPENING, "<function="), qwen_xml_parser, is_json=False),
     Dialect(
         "hermes",
@@ -64,6 +77,14 @@ DIALECTS = (
     _gemma("gemma", gemma.GEMMA),
     _gemma("function-gemma", gemma.FUNCTION_GEMMA),
     Dialect("mistral", (mistral.OPENING,), mistral.mistral_parser, control_tokens=(mistral.OPENING,), is_json=False),
+    Dialect(
+        "phi",
+        (granite.OPENING, granite.CLOSING),
+        granite.phi_parser,
+        CallFrame(granite.OPENING, granite.CLOSING),
+        (granite.OPENING, granite.CLOSING),
+    ),
+    Dialect("granite", (granite.OPENING,), granite.granite_parser, control_tokens=(granite.OPENING,), is_json=False),
     Dialect("llama", ("ipython",), llama.llama_parser, CallFrame("", "", "parameters"), (llama.PYTHON_TAG,)),
     Dialect("fenced", (), fenced.fenced_parser, CallFrame(fenced.OPENING, fenced.CLOSING)),
 )

@@ -11,7 +11,7 @@ from treadle.models.tool_dialects.hermes import CLOSING, OPENING
 from treadle.models.tool_dialects.marked import MarkedParser
 from treadle.models.tool_dialects.parts import AnswerParser, ToolCall, ToolSchemas
 
-__all__ = ["qwen_xml_parser"]
+__all__ = ["qwen_xml_parser", "value_of"]
 
 _CALL = re.compile(r"\s*<function=([^>\n]+)>(.*)</function>\s*", re.DOTALL)
 _ARGUMENT = re.compile(r"\s*<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
@@ -36,12 +36,12 @@ def _arguments(text: str, schema: Mapping[str, Any]) -> dict[str, Any] | None:
     found: dict[str, Any] = {}
     at = 0
     while match := _ARGUMENT.match(text, at):
-        found[match[1]] = _value(match[2], properties.get(match[1], {}))
+        found[match[1]] = value_of(match[2], properties.get(match[1], {}))
         at = match.end()
     return found if not text[at:].strip() else None
 
 
-def _value(text: str, schema: Any) -> Any:
+def value_of(text: str, schema: Any) -> Any:
     """Read a value as the type its schema asks for; text stays text."""
     kind = schema.get("type") if isinstance(schema, Mapping) else None
     if kind in (None, "string"):

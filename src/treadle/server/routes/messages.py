@@ -38,7 +38,7 @@ async def messages(request: Request) -> Response:
     run = AnswerRun(state.hub)
     try:
         await unless_gone(request, _start(run, body, state))
-        message = _Message(run)
+        message = _Message(run, hides_thoughts=body.hides_thoughts)
         if body.stream:
             return EventStream(_events(message, run, request.url.path), on_close=run.aclose)
         return Json(await unless_gone(request, _collect(message, run)))
@@ -94,8 +94,9 @@ def _encode(event: _Event) -> bytes:
 class _Message:
     """The answer as far as it has come; what is added to it is also told in events."""
 
-    def __init__(self, run: AnswerRun) -> None:
+    def __init__(self, run: AnswerRun, *, hides_thoughts: bool) -> None:
         self._run = run
+        self._hides_thoughts = hides_thoughts
         self._id = f"msg_{secrets.token_hex(12)}"
         self._blocks: list[dict[str, Any]] = []
         self._is_open = False
@@ -143,14 +144,16 @@ class _Message:
             return self._add_text("text", part.text, {"type": "text", "text": ""})
         assert isinstance(part, Reasoning)
         # Nobody has to be kept from editing thoughts here, so there is nothing to sign.
-        return self._add_text("thinking", part.text, {"type": "thinking", "thinking": "", "signature": ""})
+        text = "" if self._hides_thoughts else part.text
+        return self._add_text("thinking", text, {"type": "thinking", "thinking": "", "signature": ""})
 
     def _add_text(self, kind: str, text: str, empty: dict[str, Any]) -> list[_Event]:
         events = []
         if not self._is_open or self._blocks[-1]["type"] != kind:
             events = self._open(empty)
-        self._blocks[-1][kind] += text
-        events.append(self._delta({"type": f"{kind}_delta", kind: text}))
+        if text:
+            self._blocks[-1][kind] += text
+            events.append(self._delta({"type": f"{kind}_delta", kind: text}))
         return events
 
     def _open(self, block: dict[str, Any]) -> list[_Event]:

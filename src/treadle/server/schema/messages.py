@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from treadle.engine.form import JsonForm
 from treadle.engine.sampling import SamplingParams
-from treadle.server.schema.base import MAX_MESSAGES, Body, ModelName, ShortText, Unsupported
+from treadle.server.schema.base import MAX_MESSAGES, Body, ModelName, Unsupported
 from treadle.server.schema.chat import MAX_TOOLS
 from treadle.server.schema.sampling import StopText
 
@@ -31,6 +31,18 @@ class CacheControl(Body):
 
 class ClientTool(Body):
     """A function that the client runs."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _described(cls, tool: Any) -> Any:
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if kind not in (None, "custom"):
+            raise PydanticCustomError(
+                "unsupported",
+                "the type {kind} is known to Anthropic's models alone; describe the tool with an input_schema",
+                {"kind": f"{kind!r:.80}"},
+            )
+        return tool
 
     name: _ToolName
     description: str | None = None
@@ -57,7 +69,7 @@ class Thinking(Body):
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: int | None = Field(None, ge=_MIN_THINKING_TOKENS)
-    display: Literal["summarized"] | None = None
+    display: Literal["summarized", "omitted"] | None = None
 
 
 class JsonFormat(Body):
@@ -77,7 +89,20 @@ class OutputConfig(Body):
 class RequestMetadata(Body):
     """A label that changes nothing about an answer."""
 
-    user_id: ShortText | None = None
+    user_id: Annotated[str, StringConstraints(max_length=1024)] | None = None
+
+
+class ContextEdit(Body):
+    """What is to be taken out of the conversation: nothing, for nothing else is known here."""
+
+    type: Literal["clear_thinking_20251015"]
+    keep: Literal["all"]
+
+
+class ContextManagement(Body):
+    """Edits of the conversation, of which those that leave it as it is are taken."""
+
+    edits: list[ContextEdit] | None = None
 
 
 class CountTokensRequest(Body):
@@ -90,13 +115,20 @@ class CountTokensRequest(Body):
     tool_choice: ClientToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    output_format: JsonFormat | None = None  # an earlier name of the format in output_config
     cache_control: CacheControl | None = None
 
     @property
     def form(self) -> JsonForm | None:
         """Return what the text of the answer must be."""
-        config = self.output_config
-        return None if config is None or config.format is None else JsonForm(config.format.schema_)
+        form = self.output_format if self.output_config is None else self.output_config.format or self.output_format
+        return None if form is None else JsonForm(form.schema_)
+
+    @model_validator(mode="after")
+    def _one_format(self) -> CountTokensRequest:
+        if self.output_format is not None and self.output_config is not None and self.output_config.format is not None:
+            raise PydanticCustomError("output_format", "output_format: output_config.format is given as well")
+        return self
 
     @model_validator(mode="after")
     def _consistent_tools(self) -> CountTokensRequest:
@@ -130,10 +162,15 @@ class MessagesRequest(CountTokensRequest):
     service_tier: Literal["auto", "standard_only"] | None = None
     speed: Literal["standard"] | None = None
     container: Unsupported = None
-    context_management: Unsupported = None
+    context_management: ContextManagement | None = None
     diagnostics: Unsupported = None
     inference_geo: Unsupported = None
     mcp_servers: Unsupported = None
+
+    @property
+    def hides_thoughts(self) -> bool:
+        """Tell whether the answer shows that the model thought, but not what."""
+        return self.thinking is not None and self.thinking.display == "omitted"
 
     @model_validator(mode="after")
     def _consistent_thinking(self) -> MessagesRequest:
