@@ -146,6 +146,9 @@ def test_what_is_no_request_is_refused_and_counted(narrow: RunningServer, sent: 
 def test_every_page_can_be_asked_for_its_head(narrow: RunningServer, path: str) -> None:
     with httpx.Client(base_url=narrow.url) as client:
         head, whole = client.head(path), client.get(path)
+        assert (
+            f'treadle:http_requests_total{{method="HEAD",route="{path}",status="200"}}' in client.get("/metrics").text
+        )
     assert (head.status_code, head.content) == (200, b"")
     assert head.headers["content-length"] == str(len(whole.content))
 

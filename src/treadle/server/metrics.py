@@ -34,6 +34,7 @@ _REQUEST_SECONDS = (
     *(0.01, 0.03, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
     *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
+_METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS"})
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
 
 
@@ -80,7 +81,7 @@ class Metrics:
 
     def count_request(self, record: RequestRecord) -> None:
         """Count a request that has ended."""
-        method = record.method if record.method in ("GET", "POST", "DELETE") else "other"
+        method = record.method if record.method in _METHODS else "other"
         self._count(method, record.route, record.status)
 
     def count_refusal(self, status: int) -> None:
