@@ -232,7 +232,7 @@ def test_an_answer_with_a_schema(http: httpx.Client) -> None:
         ),
         (
             {"tools": [{"name": "f", "input_schema": {"type": "string"}}], "tool_choice": {"type": "any"}},
-            "type object",
+            "object",
         ),
         (
             {
