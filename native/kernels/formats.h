@@ -163,6 +163,7 @@ struct PanelQ6_K {
     uint8_t h[8][2][64];
     int8_t s[8][16][2];
     uint16_t d[16];
+    uint8_t unused[32];  // every block begins with a cache line: vectors across two lines cost a product 4 to 8 %
 };
 
 // One column of the float formats.
