@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-TIMEOUT_SECONDS = 120
+from patience import PATIENCE_SECONDS
+
 # What commands keep of this machine must not stay on it, nor reach the next run of the tests.
 _HOME = tempfile.TemporaryDirectory(prefix="treadle-test-home-")
 atexit.register(_HOME.cleanup)
@@ -51,7 +52,7 @@ def treadle(*arguments: str | Path, text: str = "", **variables: str) -> Result:
         input=text.encode(),
         capture_output=True,
         env=environment(**variables),
-        timeout=TIMEOUT_SECONDS,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
@@ -82,7 +83,7 @@ class Terminal:
 
     def wait_for(self, pattern: str) -> str:
         """Read until `pattern` has been shown; return all that came up to its end and forget it."""
-        deadline = time.monotonic() + TIMEOUT_SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not (match := re.search(pattern, self.shown)):
             assert self._read(deadline), f"{pattern!r} was never shown, only {self.shown!r}"
         before, self.shown = self.shown[: match.end()], self.shown[match.end() :]
@@ -90,10 +91,10 @@ class Terminal:
 
     def wait(self) -> int:
         """Read to the end and return the exit code."""
-        deadline = time.monotonic() + TIMEOUT_SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while self._read(deadline):
             pass
-        return self._process.wait(timeout=TIMEOUT_SECONDS)
+        return self._process.wait(timeout=PATIENCE_SECONDS)
 
     def _read(self, deadline: float) -> bool:
         ready, _, _ = select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))

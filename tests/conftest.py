@@ -6,6 +6,7 @@ What a single area needs stays beside its tests.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,10 @@ SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 hypothesis.settings.register_profile("treadle", derandomize=True, database=None, deadline=None)
 hypothesis.settings.load_profile("treadle")
+
+# Shells start what runs in the background deaf to Ctrl-C, and programs inherit that from the one that starts them.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

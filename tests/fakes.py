@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from patience import PATIENCE_SECONDS
 from treadle.engine.block_pool import BlockPool
 from treadle.engine.embedding import EmbeddingRequest, Pooling
 from treadle.engine.output import TextOutput
@@ -272,5 +273,5 @@ class FakeModelRunner(FakeRunner):
 
     def run(self, plan: StepPlan) -> StepResult:
         if self.is_held:
-            assert self.may_step.acquire(timeout=30)
+            assert self.may_step.acquire(timeout=PATIENCE_SECONDS)
         return super().run(plan)

@@ -13,6 +13,7 @@ from types import MappingProxyType
 import pytest
 import uvicorn
 
+from patience import PATIENCE_SECONDS
 from treadle.engine.contract import AsyncEngine
 from treadle.engine.open_engine import open_engine
 from treadle.server.app import create_app
@@ -25,7 +26,9 @@ MODEL = "smollm2"
 CONTEXT = 1024
 
 
-def access_log(caplog: pytest.LogCaptureFixture, request_id: str, seconds: float = 30) -> logging.LogRecord:
+def access_log(
+    caplog: pytest.LogCaptureFixture, request_id: str, seconds: float = PATIENCE_SECONDS
+) -> logging.LogRecord:
     """The line of the access log on a request, which is waited for: it is written after the answer has gone out."""
     deadline = time.monotonic() + seconds
     while True:
@@ -63,7 +66,7 @@ class RunningServer:
         self._started = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self._thread.start()
-        assert self._started.wait(30)
+        assert self._started.wait(PATIENCE_SECONDS)
         port = self._server.servers[0].sockets[0].getsockname()[1]
         self.url = f"{'https' if settings.tls_certificate else 'http'}://127.0.0.1:{port}"
 
@@ -80,5 +83,5 @@ class RunningServer:
 
     def close(self) -> None:
         self._server.should_exit = True
-        self._thread.join(30)
+        self._thread.join(PATIENCE_SECONDS)
         assert not self._thread.is_alive()

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from patience import PATIENCE_SECONDS
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 CODER = "qwen2.5-coder-1.5b-instruct-Q4_K_M.gguf"
 
@@ -22,7 +24,7 @@ def run_example(name: str, model: Path, *arguments: str, text: str = "") -> list
         input=text,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import treadle
+from patience import PATIENCE_SECONDS
 
 PACKAGE = Path(treadle.__file__).parent
 
@@ -83,7 +84,9 @@ def test_imports_point_downwards(path: Path) -> None:
 @pytest.mark.parametrize("module", ["engine.scheduler", "engine.prefix_cache", "engine.block_pool", "engine.sampling"])
 def test_imports_without_the_native_core(module: str) -> None:
     program = f"import sys; sys.modules['treadle._native'] = None; import treadle.{module}"
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
     assert run.returncode == 0, run.stderr
 
 

@@ -18,6 +18,7 @@ import pytest
 import treadle
 from oracles.tiny_adapter import TinyAdapter
 from oracles.tiny_model import TinyModel
+from patience import PATIENCE_SECONDS
 from running_server import MODEL, RunningServer
 from treadle.models.manifest import StoredFile, StoredModel
 from treadle.models.store import ModelStore
@@ -68,7 +69,13 @@ def test_console_block(block: str, shell: dict[str, str], tmp_path: Path) -> Non
     assert transcript, "a console block without a command"
     for command, shown in transcript:
         run = subprocess.run(
-            ["bash", "-c", command], env=shell, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+            ["bash", "-c", command],
+            env=shell,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
         )
         assert run.returncode == 0, run.stderr
         if "--temperature 0" in command and shown:
@@ -94,7 +101,13 @@ def test_python_block(block: str, shell: dict[str, str], tmp_path: Path, request
         TinyAdapter(rank=1).write(tmp_path / name, SMOLLM2)
     script.write_text(block)
     run = subprocess.run(
-        [sys.executable, script], env=shell, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, script],
+        env=shell,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
     )
     if "SandboxUnavailableError" in run.stderr:
         pytest.skip(f"no sandbox on this machine: {run.stderr.splitlines()[-1]}")

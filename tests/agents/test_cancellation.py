@@ -14,6 +14,7 @@ import function_tools
 import pytest
 from scripted_model import Say, ScriptedEngine, call, text
 
+from patience import PATIENCE_SECONDS
 from treadle.agents.budget import Budget
 from treadle.agents.events import CallBegan, TextPiece
 from treadle.agents.function_tool import tool
@@ -164,6 +165,11 @@ asyncio.run(main())
 print("ended")
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False, env=os.environ
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+        env=os.environ,
     )
     assert done.stdout == "ended\n", done.stderr

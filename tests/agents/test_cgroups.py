@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from patience import PATIENCE_SECONDS
 from treadle.agents.sandbox import cgroup_places, cgroups
 from treadle.agents.sandbox.cgroup_places import Place, find_place, group_prefix
 from treadle.agents.sandbox.cgroups import CallGroup, why_not
@@ -239,12 +240,12 @@ class Held:
         group.add(self.process.pid)
 
     def run(self) -> str:
-        output, _ = self.process.communicate("go\n", timeout=300)
+        output, _ = self.process.communicate("go\n", timeout=PATIENCE_SECONDS)
         return output
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -288,7 +289,7 @@ except BlockingIOError:
     made = int(held.process.stdout.readline())  # type: ignore[union-attr]
     assert made == LIMITS.num_processes + cgroups.NUM_KEEPERS - 1
     group.kill()
-    held.process.communicate(timeout=300)
+    held.process.communicate(timeout=PATIENCE_SECONDS)
     until(lambda: not group.pids())
 
 
@@ -308,7 +309,7 @@ def test_a_fork_bomb_is_killed_whole(group: CallGroup, has_kill_file: bool) -> N
     assert held.process.stdout.readline() == "up\n"  # type: ignore[union-attr]
     until(lambda: len(group.pids()) == LIMITS.num_processes + cgroups.NUM_KEEPERS)
     group.kill()
-    held.process.communicate(timeout=300)
+    held.process.communicate(timeout=PATIENCE_SECONDS)
     assert held.process.returncode == -signal.SIGKILL
     until(lambda: not group.pids())
     group.remove()
@@ -318,7 +319,7 @@ def test_a_fork_bomb_is_killed_whole(group: CallGroup, has_kill_file: bool) -> N
 def test_removing_kills_what_is_left_and_may_be_said_twice(group: CallGroup) -> None:
     held = Held(group, ["sleep", "1000"])
     group.remove()
-    held.process.communicate(timeout=300)
+    held.process.communicate(timeout=PATIENCE_SECONDS)
     group.remove()
     assert not any(folder.exists() for folder in group._folders.values())
 
@@ -351,7 +352,7 @@ def test_groups_of_dead_processes_are_removed_and_those_of_the_living_stay(monke
         next_group = CallGroup.create("after-the-dead", LIMITS)
         assert next_group is not None
         next_group.remove()
-        assert orphan.wait(timeout=300) == -signal.SIGKILL
+        assert orphan.wait(timeout=PATIENCE_SECONDS) == -signal.SIGKILL
         again = CallGroup.create("after-the-dead", LIMITS)
         assert again is not None
         again.remove()

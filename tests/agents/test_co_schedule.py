@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from patience import PATIENCE_SECONDS
 from treadle.agents.class_cap import ClassCap
 from treadle.agents.co_schedule import CoSchedule
 from treadle.agents.gate import ToolGate, in_task, take_turn
@@ -86,7 +87,7 @@ def play(act: Callable[[], Awaitable[None]]) -> None:
     async def scene() -> None:
         await act()
 
-    asyncio.run(asyncio.wait_for(scene(), 60))
+    asyncio.run(asyncio.wait_for(scene(), PATIENCE_SECONDS))
 
 
 def test_beside_a_busy_model_tools_have_half_of_the_cores_in_the_order_of_arrival() -> None:

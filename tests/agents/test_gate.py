@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from patience import PATIENCE_SECONDS
 from treadle.agents.gate import OpenGate, ToolGate, Work
 from treadle.hardware.cpu_share import CpuShare
 
@@ -25,4 +26,4 @@ def test_an_open_gate_lets_all_in_together() -> None:
         all_in = asyncio.Event()
         return list(await asyncio.gather(*(enter(work, all_in) for work in ("cpu", "cpu", "io", "cpu"))))
 
-    assert asyncio.run(asyncio.wait_for(run(), 60)) == [CpuShare()] * 4
+    assert asyncio.run(asyncio.wait_for(run(), PATIENCE_SECONDS)) == [CpuShare()] * 4

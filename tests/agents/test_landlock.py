@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import treadle
+from patience import PATIENCE_SECONDS
 from treadle.agents.sandbox import landlock
 
 
@@ -133,7 +134,9 @@ landlock.restrict([*map(Path, {system!r}), Path("readable")], [Path("writable")]
 """
     environment = {"PYTHONPATH": str(Path(treadle.__file__).parents[1])}
     command = [sys.executable, "-c", setup + source]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
     assert done.stderr == ""
     return done.stdout.split()
 

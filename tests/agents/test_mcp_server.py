@@ -18,9 +18,10 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from scripted_model import ScriptedEngine, text
 
-from command import TIMEOUT_SECONDS, environment, treadle
+from command import environment, treadle
 from engine.remote.scripted_engine import CHAT, DONE, Events, delta, models, usage
 from local_server import local_server
+from patience import PATIENCE_SECONDS
 from treadle.agents.mcp_server import ModelToolLimits, make_server, model_tools
 from treadle.errors import UsageError
 
@@ -139,7 +140,7 @@ def test_the_command_serves_over_stdio_and_ends_with_its_client() -> None:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             env=environment(),
-            timeout=TIMEOUT_SECONDS,
+            timeout=PATIENCE_SECONDS,
             check=False,
         )
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"serving far over stdin and stdout\n")
@@ -160,7 +161,7 @@ def test_ctrl_c_ends_the_command_though_its_client_is_still_there() -> None:
             assert process.stdout is not None
             assert process.stderr.readline() == b"serving far over stdin and stdout\n"
             process.send_signal(signal.SIGINT)
-            assert process.wait(TIMEOUT_SECONDS) == 130
+            assert process.wait(PATIENCE_SECONDS) == 130
             assert (process.stdout.read(), process.stderr.read()) == (b"", b"")
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from patience import PATIENCE_SECONDS
 from treadle.agents.sandbox import rlimits
 from treadle.agents.sandbox.limits import SandboxLimits
 
@@ -21,7 +22,7 @@ def in_child(source: str, folder: Path, *, has_memory_group: bool = False) -> su
     environment = {"PATH": "/usr/bin:/bin"}
     command = [sys.executable, "-c", setup + source]
     return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
     )
 
 

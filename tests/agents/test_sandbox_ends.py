@@ -14,6 +14,7 @@ import pytest
 from sandboxes import AMPLE, within
 
 import treadle
+from patience import PATIENCE_SECONDS
 from treadle.agents.sandbox import Outcome, Sandbox, SandboxLimits
 
 
@@ -46,7 +47,7 @@ def running_in(folder: Path) -> list[str]:
 
 
 def wait_until_nothing_runs_in(folder: Path) -> None:
-    until = time.monotonic() + 600
+    until = time.monotonic() + PATIENCE_SECONDS
     while running_in(folder):
         assert time.monotonic() < until
         time.sleep(0.01)

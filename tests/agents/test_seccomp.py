@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import treadle
+from patience import PATIENCE_SECONDS
 from treadle.agents.sandbox import seccomp
 from treadle.agents.sandbox.syscalls import MACHINES, OUTWARD, SYSCALLS
 from treadle.errors import UsageError
@@ -284,7 +285,7 @@ def in_child(source: str, folder: Path) -> subprocess.CompletedProcess[str]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from patience import PATIENCE_SECONDS
 from treadle.agents.trace import Trace, read_traces, span
 from treadle.errors import UsageError
 
@@ -46,7 +47,10 @@ def test_a_killed_writer_leaves_what_had_ended(tmp_path: Path) -> None:
         "    with span('model', 'm'): pass\n"
         "    with span('tool', 'a'): os._exit(9)\n"
     )
-    assert subprocess.run([sys.executable, "-c", program, str(path)], timeout=120, check=False).returncode == 9
+    assert (
+        subprocess.run([sys.executable, "-c", program, str(path)], timeout=PATIENCE_SECONDS, check=False).returncode
+        == 9
+    )
     [trace], notes = read_traces([path])
     assert notes == [f"{path}: the task 'killed' did not end; what it did last is missing"]
     assert not trace.is_complete

@@ -17,9 +17,10 @@ from unittest.mock import patch
 
 import pytest
 
-from command import TIMEOUT_SECONDS, Result, environment, plain_numbers
+from command import Result, environment, plain_numbers
 from engine.remote.scripted_engine import CHAT, DONE, Events, delta, models, usage
 from local_server import LocalServer, in_turn, local_server, text_answer
+from patience import PATIENCE_SECONDS
 from treadle.agents.sandbox import Sandbox
 from treadle.agents.trace import Trace
 from treadle.cli.main import main
@@ -174,7 +175,7 @@ def test_ctrl_c_ends_the_run_with_130_and_keeps_the_transcript(far: LocalServer,
         while not stuck.started.wait(0.05):
             assert process.poll() is None, process.communicate()
         os.kill(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=TIMEOUT_SECONDS)
+        out, err = process.communicate(timeout=PATIENCE_SECONDS)
     finally:
         process.kill()
         process.wait()

@@ -16,6 +16,7 @@ import pytest
 
 from command import environment, plain_numbers, treadle
 from local_server import LocalServer, local_server, text_answer
+from patience import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -84,11 +85,11 @@ def test_a_server_passes_requests_on(far: LocalServer) -> None:
         found = re.search(r"serving other, big at (http://[\d.:]+)", line)
         assert found, line
         body = {"messages": [{"role": "user", "content": "Hello"}], "model": "big"}
-        answer = httpx.post(f"{found[1]}/v1/chat/completions", json=body, timeout=60).json()
+        answer = httpx.post(f"{found[1]}/v1/chat/completions", json=body, timeout=PATIENCE_SECONDS).json()
         assert answer["choices"][0]["message"]["content"] == "From afar."
         assert (answer["model"], answer["usage"]["completion_tokens"]) == ("big", 3)
         os.kill(process.pid, signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
     finally:
         process.kill()
         process.wait()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from command import treadle
+from patience import PATIENCE_SECONDS
 from treadle.cli import main as main_module
 from treadle.cli.console import console
 from treadle.errors import InternalError
@@ -37,7 +38,9 @@ def test_starting_loads_nothing_heavy() -> None:
 
     heavy = {"numpy", "tokenizers", "jinja2", "huggingface_hub", "httpx", "rich.console", "treadle._native"}
     program = f"import sys, treadle.cli.main; print(*sorted({heavy} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
+    )
     assert done.stdout == "\n"
 
 

@@ -14,6 +14,7 @@ from gguf import GGUFWriter
 from rich.console import Console
 
 from local_server import FileAnswer, LocalServer, local_server, status_answer
+from patience import PATIENCE_SECONDS
 from treadle.cli.console import console
 from treadle.cli.main import main
 from treadle.cli.pull_display import pull_display
@@ -249,7 +250,7 @@ def on_a_terminal(*arguments: str, typed: str = "") -> tuple[int, str]:
     except OSError:  # how Linux says that the other end of a terminal is closed
         pass
     os.close(keyboard)
-    return process.wait(timeout=60), shown.decode()
+    return process.wait(timeout=PATIENCE_SECONDS), shown.decode()
 
 
 def test_rm_asks_on_a_terminal(server: LocalServer, home: Path, capsys: pytest.CaptureFixture[str]) -> None:

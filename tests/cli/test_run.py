@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from command import TIMEOUT_SECONDS, Terminal, environment, plain_numbers, treadle
+from command import Terminal, environment, plain_numbers, treadle
+from patience import PATIENCE_SECONDS
 
 GREEDY = ("--temperature", "0")
 QUESTION = "Name the capital of Japan."
@@ -105,7 +106,7 @@ def test_a_full_disk_is_an_error_and_a_closed_pipe_is_silent(smollm2_path: Path)
     command = [sys.executable, "-m", "treadle", "run", QUESTION, "-m", str(smollm2_path), *GREEDY, "--quiet"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, env=environment(), timeout=TIMEOUT_SECONDS,
+            command, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, env=environment(), timeout=PATIENCE_SECONDS,
             check=False,
         )  # fmt: skip
     assert done.returncode == 1
@@ -113,7 +114,7 @@ def test_a_full_disk_is_an_error_and_a_closed_pipe_is_silent(smollm2_path: Path)
     read_end, write_end = os.pipe()
     os.close(read_end)
     done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=write_end, stderr=subprocess.PIPE, env=environment(), timeout=TIMEOUT_SECONDS,
+        command, stdin=subprocess.DEVNULL, stdout=write_end, stderr=subprocess.PIPE, env=environment(), timeout=PATIENCE_SECONDS,
         check=False,
     )  # fmt: skip
     os.close(write_end)
@@ -147,7 +148,7 @@ def test_refuses_bytes_that_are_no_text(command: str, smollm2_path: Path) -> Non
         input=b"caf\xe9",
         capture_output=True,
         env=environment(PYTHONUTF8="1"),
-        timeout=TIMEOUT_SECONDS,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert (done.returncode, done.stdout) == (1, b"")
@@ -173,7 +174,7 @@ def test_closed_streams_and_poor_encodings_are_no_crash(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         env=environment(**variables),
-        timeout=TIMEOUT_SECONDS,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert (done.returncode, done.stdout.decode(), done.stderr.decode()) == expected

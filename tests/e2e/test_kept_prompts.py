@@ -15,6 +15,7 @@ import pytest
 from gguf import GGMLQuantizationType as Format
 
 from oracles.tiny_model import TinyModel
+from patience import PATIENCE_SECONDS
 from stored_blocks import block_files
 from treadle import LLM, SamplingParams
 from treadle.engine import disk_tier
@@ -63,7 +64,7 @@ def ask(path: Path, prompt: list[int], *more: str) -> tuple[list[int], int]:
         [sys.executable, "-c", ASK, str(path), json.dumps(prompt), *more],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert done.returncode == (-signal.SIGKILL if more else 0), done.stderr

@@ -15,6 +15,7 @@ import pytest
 
 from command import environment
 from oracles.tiny_model import TinyModel
+from patience import PATIENCE_SECONDS
 from treadle import LLM, SamplingParams
 from treadle.engine.profile.run import profile
 
@@ -70,7 +71,7 @@ def test_the_plan_rounds_the_quota_down(
         [sys.executable, "-c", IN_GROUP, group.path, "plan", tiny_path, "--json"],
         capture_output=True,
         env=environment(),
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         check=True,
     )
     threads = json.loads(done.stdout)["threads"]
@@ -92,7 +93,7 @@ def test_running_threads_follow_a_quota_that_comes_and_goes(
         expected = llm.generate("the inn", params).token_ids
         for num_cpus, num_threads in ((1.0, 1), (-1, planned)):
             group.limit(num_cpus)
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + PATIENCE_SECONDS
             while not any(f"have changed: {num_threads} thread" in text for text in caplog.messages):
                 assert time.monotonic() < deadline, f"nothing was said of {num_threads} threads"
                 assert llm.generate("the inn", params).token_ids == expected

@@ -14,6 +14,7 @@ from unittest.mock import Mock
 import pytest
 
 from fakes import FakeModelRunner, answer
+from patience import PATIENCE_SECONDS
 from treadle.engine import async_llm as async_llm_module
 from treadle.engine.async_llm import AsyncLLM
 from treadle.engine.async_stream import AsyncCompletionStream
@@ -47,7 +48,7 @@ def serve(loaded: LoadedModel, test: Callable[[AsyncLLM], Awaitable[None]]) -> N
             scheduler = llm._host.scheduler
             assert (scheduler.pools[0].num_used, scheduler.running, scheduler.waiting) == (0, (), ())
 
-    asyncio.run(asyncio.wait_for(run(), timeout=120))
+    asyncio.run(asyncio.wait_for(run(), timeout=PATIENCE_SECONDS))
 
 
 async def read_all(stream: AsyncCompletionStream) -> list[CompletionChunk]:
@@ -238,7 +239,7 @@ def test_a_dropped_model_ends_its_thread(loaded: LoadedModel) -> None:
     thread = llm._host.thread._thread
     del llm
     gc.collect()
-    thread.join(timeout=30)
+    thread.join(timeout=PATIENCE_SECONDS)
     assert not thread.is_alive()
 
 
@@ -315,7 +316,7 @@ def test_a_load_that_is_cancelled_stops(monkeypatch: pytest.MonkeyPatch, loaded:
 
     def load(*_: Any, **options: Any) -> LoadedModel:
         has_begun.set()
-        assert may_go_on.wait(timeout=30)
+        assert may_go_on.wait(timeout=PATIENCE_SECONDS)
         try:
             options["progress"](1, 2)
         except BaseException:

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from patience import PATIENCE_SECONDS
 from stored_blocks import BLOCK_BYTES, CHARGE, ArrayMemory, block_files, keys, open_store
 from treadle.engine import disk_tier
 from treadle.engine.block_file import write_block
 from treadle.engine.block_store import TieredStore
 
-TIMEOUT_SECONDS = 60.0
 ZEROS = np.zeros(BLOCK_BYTES, np.uint8)
 
 
@@ -26,7 +26,7 @@ def num_held(store: TieredStore, keys: list[bytes]) -> int:
 
 
 def load(store: TieredStore, numbers: list[int], block_ids: list[int]) -> int:
-    return store.load(keys(*numbers), block_ids).result(TIMEOUT_SECONDS)
+    return store.load(keys(*numbers), block_ids).result(PATIENCE_SECONDS)
 
 
 def test_blocks_come_back_in_a_later_process(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_full_queue_drops_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     may_write = threading.Event()
 
     def wait_and_write(*args: object, **kwargs: object) -> None:
-        assert may_write.wait(TIMEOUT_SECONDS)
+        assert may_write.wait(PATIENCE_SECONDS)
         write_block(*args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(disk_tier, "write_block", wait_and_write)
@@ -180,15 +180,15 @@ def test_closing_ends_a_load_under_way(tmp_path: Path, monkeypatch: pytest.Monke
 
     def write(block_id: int, data: object) -> None:
         is_writing.set()
-        assert may_write.wait(TIMEOUT_SECONDS)
+        assert may_write.wait(PATIENCE_SECONDS)
 
     monkeypatch.setattr(memory, "write_kv_block", write)
     result = store.load(keys(*range(60)), list(range(60)))
-    assert is_writing.wait(TIMEOUT_SECONDS)
+    assert is_writing.wait(PATIENCE_SECONDS)
     closing = threading.Thread(target=store.close)
     closing.start()
     may_write.set()
-    closing.join(TIMEOUT_SECONDS)
+    closing.join(PATIENCE_SECONDS)
     assert result.done()
     assert 0 <= result.result(0) <= 60
 

@@ -15,13 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from patience import PATIENCE_SECONDS
 from stored_blocks import BLOCK_BYTES, CHARGE, FACTS, GENEROUS, IDENTITY, block_files, keys, open_disk
 from treadle.engine import disk_tier
 from treadle.engine.block_file import block_path, write_block
 from treadle.engine.cache_folder import CacheFolder
 from treadle.engine.disk_tier import PAUSE_SECONDS, DiskTier
-
-TIMEOUT_SECONDS = 60.0
 
 
 def block(number: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
@@ -33,13 +32,13 @@ def fill(home: Path, *numbers: int, limit_bytes: int = GENEROUS) -> None:
     disk = open_disk(home, limit_bytes=limit_bytes)
     for number in numbers:
         assert disk.put(keys(number)[0], block(number), number)
-    disk.close(TIMEOUT_SECONDS)
+    disk.close(PATIENCE_SECONDS)
 
 
 def held(home: Path, *numbers: int) -> list[int]:
     disk = open_disk(home)
     found = [number for number in numbers if read(disk, number)]
-    disk.close(TIMEOUT_SECONDS)
+    disk.close(PATIENCE_SECONDS)
     return found
 
 
@@ -61,7 +60,7 @@ def test_a_block_that_waits_to_be_written_is_at_hand(tmp_path: Path, monkeypatch
     may_write = threading.Event()
 
     def wait_and_write(*args: object, **kwargs: object) -> None:
-        assert may_write.wait(TIMEOUT_SECONDS)
+        assert may_write.wait(PATIENCE_SECONDS)
         write_block(*args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(disk_tier, "write_block", wait_and_write)
@@ -76,7 +75,7 @@ def test_a_block_that_waits_to_be_written_is_at_hand(tmp_path: Path, monkeypatch
     assert c not in disk
     np.testing.assert_array_equal(disk.waiting(b), block(2))  # type: ignore[arg-type]
     may_write.set()
-    disk.close(TIMEOUT_SECONDS)
+    disk.close(PATIENCE_SECONDS)
     assert held(tmp_path, 1, 2, 3) == [1, 2]
     assert not disk.put(c, block(3), 3)
 
@@ -102,7 +101,7 @@ def test_the_least_recently_used_goes_when_the_limit_is_reached(tmp_path: Path) 
     assert read(disk, 1, used_ns=100)
     for number in (9, 10, 11):
         disk.put(keys(number)[0], block(number), number)
-    disk.close(TIMEOUT_SECONDS)
+    disk.close(PATIENCE_SECONDS)
     found = held(tmp_path, *range(1, 12))
     assert found[0] == 1
     assert found[1:] == list(range(12 - len(found) + 1, 12))
@@ -116,7 +115,7 @@ def test_a_touched_block_stays(tmp_path: Path) -> None:
     disk.touch(keys(77)[0], 100)
     for number in range(9, 13):
         disk.put(keys(number)[0], block(number), number)
-    disk.close(TIMEOUT_SECONDS)
+    disk.close(PATIENCE_SECONDS)
     assert held(tmp_path, *range(1, 13))[0] == 2
 
 
@@ -129,7 +128,7 @@ def test_the_limit_holds_over_the_files_of_all_models(tmp_path: Path) -> None:
             assert disk.put(keys(number)[0], block(number), 1000 * model + number)
             with CacheFolder(tmp_path).lock():  # a folder that is listed while files go shows some that are gone
                 assert len(block_files(tmp_path)) <= 40
-        disk.close(TIMEOUT_SECONDS)
+        disk.close(PATIENCE_SECONDS)
         assert len(block_files(tmp_path)) <= 40
     assert len(CacheFolder(tmp_path).models()) == 2  # nothing of the first is left, not even its folder
 
@@ -138,7 +137,7 @@ def test_the_limit_holds_over_the_files_of_all_models(tmp_path: Path) -> None:
 def test_a_block_larger_than_the_limit_is_not_stored(tmp_path: Path, limit_bytes: int) -> None:
     disk = open_disk(tmp_path, limit_bytes=limit_bytes)
     assert not disk.put(keys(1)[0], block(1), 1)
-    disk.close(TIMEOUT_SECONDS)
+    disk.close(PATIENCE_SECONDS)
     assert block_files(tmp_path) == []
 
 
@@ -177,7 +176,7 @@ def test_damage_is_deleted_with_one_warning(tmp_path: Path, caplog: pytest.LogCa
     found = [number for number in (1, 2, 3, 9) if read(disk, number)]
     assert len(found) == 1
     assert (disk.num_damaged, len(disk)) == (3, 1)
-    disk.close(TIMEOUT_SECONDS)
+    disk.close(PATIENCE_SECONDS)
     assert len(block_files(tmp_path)) == 1
     [record] = caplog.records
     assert record.levelno == logging.WARNING
@@ -214,7 +213,7 @@ def test_blocks_of_another_identity_are_not_seen(tmp_path: Path) -> None:
     ):
         disk = open_disk(tmp_path, other)
         assert keys(1)[0] not in disk
-        disk.close(TIMEOUT_SECONDS)
+        disk.close(PATIENCE_SECONDS)
 
 
 def test_a_file_that_others_deleted_is_forgotten_silently(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -224,7 +223,7 @@ def test_a_file_that_others_deleted_is_forgotten_silently(tmp_path: Path, caplog
     assert not read(disk, 1)
     assert keys(1)[0] not in disk
     assert read(disk, 2)
-    disk.close(TIMEOUT_SECONDS)
+    disk.close(PATIENCE_SECONDS)
     assert caplog.records == []
 
 
@@ -236,7 +235,7 @@ def test_a_folder_that_was_cleared_is_made_again(tmp_path: Path, caplog: pytest.
     folder.clear(model)
     assert not model.folder.exists()
     disk.put(keys(2)[0], block(2), 2)
-    disk.close(TIMEOUT_SECONDS)
+    disk.close(PATIENCE_SECONDS)
     assert held(tmp_path, 1, 2) == [2]
     assert [model.facts for model in folder.models()] == [FACTS]
     assert caplog.records == []
@@ -275,7 +274,7 @@ def test_a_full_disk_is_told_once_and_tried_again_later(
         now += PAUSE_SECONDS
     fails = False
     assert disk.put(keys(3)[0], block(3), 3)
-    disk.close(TIMEOUT_SECONDS)
+    disk.close(PATIENCE_SECONDS)
     assert held(tmp_path, 1, 2, 3) == [3]
     [record] = caplog.records
     assert "No space left on device; KV blocks are not stored for now, answers go on" in record.message
@@ -283,7 +282,7 @@ def test_a_full_disk_is_told_once_and_tried_again_later(
 
 def drain(disk: DiskTier) -> None:
     with disk._changed:
-        assert disk._changed.wait_for(lambda: not disk._jobs, TIMEOUT_SECONDS)
+        assert disk._changed.wait_for(lambda: not disk._jobs, PATIENCE_SECONDS)
 
 
 def test_a_read_only_folder_is_read_from(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -298,7 +297,7 @@ def test_a_read_only_folder_is_read_from(tmp_path: Path, caplog: pytest.LogCaptu
         disk = open_disk(tmp_path, facts=replace(FACTS, name="Renamed"))
         assert read(disk, 1)
         disk.put(keys(2)[0], block(2), 2)
-        disk.close(TIMEOUT_SECONDS)
+        disk.close(PATIENCE_SECONDS)
     assert held(tmp_path, 1, 2) == [1]
     assert ["Read-only file system" in record.message for record in caplog.records] == [True]
 
@@ -349,7 +348,7 @@ def test_a_process_that_is_killed_leaves_sound_blocks_only(tmp_path: Path, caplo
     assert len(names) > 100
     assert caplog.records == []
     assert disk.put(keys(10**9)[0], block(1), 1)
-    disk.close(TIMEOUT_SECONDS)
+    disk.close(PATIENCE_SECONDS)
 
 
 def test_what_a_killed_process_was_writing_is_removed_later(tmp_path: Path) -> None:
@@ -371,4 +370,4 @@ def test_blocks_of_other_processes_are_found_with_the_next_look(tmp_path: Path) 
     disk.put(keys(2)[0], block(2), 2)
     drain(disk)
     assert read(disk, 1)
-    disk.close(TIMEOUT_SECONDS)
+    disk.close(PATIENCE_SECONDS)

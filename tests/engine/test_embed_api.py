@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fakes import FakeModelRunner, mean_state, state
+from patience import PATIENCE_SECONDS
 from treadle.engine import llm as llm_module
 from treadle.engine.async_llm import AsyncLLM
 from treadle.engine.contract import AsyncEngine
@@ -104,7 +105,7 @@ def test_a_failed_text_ends_the_list_and_frees_the_others(
 
 
 def test_a_timeout_is_that_of_the_whole_list(llm: LLM, runner: FakeModelRunner) -> None:
-    llm.embed(["text"] * 200, timeout=300)
+    llm.embed(["text"] * 200, timeout=PATIENCE_SECONDS)
     assert len({chunk.request.deadline for plan in runner.plans for chunk in plan.chunks}) == 1
     with pytest.raises(DeadlineError, match=r"prompt . of the list: the request's time was up"):
         llm.embed(["text"] * 9, timeout=1e-9)
@@ -158,4 +159,4 @@ def test_a_cancelled_task_frees_what_it_holds(loaded: LoadedModel, runner: FakeM
             assert (scheduler.pools[0].num_used, scheduler.running, scheduler.waiting) == (0, (), ())
             assert sum(len(plan.chunks) for plan in runner.plans) < 90
 
-    asyncio.run(asyncio.wait_for(test(), timeout=120))
+    asyncio.run(asyncio.wait_for(test(), timeout=PATIENCE_SECONDS))

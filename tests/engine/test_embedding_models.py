@@ -18,6 +18,7 @@ from oracles.foreign_model import ForeignModel
 from oracles.numpy_encoder import NumpyEncoder
 from oracles.tiny_encoder import VOCABULARY, TinyEncoder
 from oracles.tiny_model import TinyModel
+from patience import PATIENCE_SECONDS
 from running_server import RunningServer
 from treadle import LLM, SamplingParams, UnsupportedModelError, UsageError
 from treadle.errors import ContextError
@@ -143,7 +144,7 @@ def test_what_the_core_does_not_know_runs_through_llama_cpp(tmp_path: Path) -> N
 def test_a_server_embeds_and_says_that_it_does_nothing_else(bert: LLM, bert_path: Path, engine: str) -> None:
     server = RunningServer(bert_path, ServerSettings(), context=64, engine=engine)
     try:
-        with httpx.Client(base_url=server.url, timeout=60) as http:
+        with httpx.Client(base_url=server.url, timeout=PATIENCE_SECONDS) as http:
             assert [model["id"] for model in http.get("/v1/models").json()["data"]] == ["smollm2"]
             answer = http.post("/v1/embeddings", json={"model": "smollm2", "input": TEXTS[:20]}).json()
             found = [item["embedding"] for item in answer["data"]]

@@ -18,6 +18,7 @@ from gguf import GGMLQuantizationType as Format
 from oracles.foreign_model import ForeignModel, RecurrentModel
 from oracles.tiny_adapter import TinyAdapter
 from oracles.tiny_model import TinyModel
+from patience import PATIENCE_SECONDS
 from treadle import (
     LLM,
     CapacityError,
@@ -269,7 +270,11 @@ def test_a_program_that_ends_while_its_model_answers_ends_cleanly(
         f"next(stream)\n{ending}\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, foreign_path], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program, foreign_path],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
     )
     assert (done.returncode, done.stderr.count("Traceback")) == (code, num_tracebacks)
 
@@ -354,10 +359,10 @@ def test_structures_have_the_size_of_the_header() -> None:
 def test_the_log_is_kept_apart_by_thread() -> None:
     def warn(text: bytes) -> list[str]:
         with captured_log() as log:
-            barrier.wait(timeout=30)
+            barrier.wait(timeout=PATIENCE_SECONDS)
             library_module._take_log(3, text, None)
             library_module._take_log(2, b"not worth telling", None)
-            barrier.wait(timeout=30)
+            barrier.wait(timeout=PATIENCE_SECONDS)
             return list(log)
 
     barrier = threading.Barrier(2)

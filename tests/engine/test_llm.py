@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fakes import FakeModelRunner, answer
+from patience import PATIENCE_SECONDS
 from treadle.engine import llm as llm_module
 from treadle.engine.llm import LLM
 from treadle.engine.load import LoadedModel
@@ -222,7 +223,7 @@ def test_threads_are_served_together(llm: LLM, runner: FakeModelRunner) -> None:
         thread.start()
     runner.may_step.release(1000)
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=PATIENCE_SECONDS)
     assert texts == {i: spell(f"prompt {i}", 6) for i in range(8)}
 
 
@@ -268,7 +269,7 @@ def test_a_closed_model_says_so(llm: LLM, runner: FakeModelRunner) -> None:
         pass
     with llm._host.thread._lock:  # the order to end is given under it
         runner.may_step.release(1)
-    closer.join(timeout=30)
+    closer.join(timeout=PATIENCE_SECONDS)
     llm.close()
     with pytest.raises(CapacityError, match="the model was closed before the answer ended"):
         list(stream)
@@ -301,7 +302,7 @@ def test_a_storm_of_threads_and_early_ends_leaves_nothing_behind(llm: LLM, runne
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=PATIENCE_SECONDS)
     assert wrong == []
     wait_until_idle(llm, runner)
     assert (llm._host.scheduler.pools[0].num_used, llm._host.scheduler.running, llm._host.scheduler.waiting) == (

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from oracles.tiny_model import TinyModel
+from patience import PATIENCE_SECONDS
 from treadle import LLM, CapacityError, ModelFileError, SamplingParams, UsageError
 from treadle.engine import load as load_module
 from treadle.engine.runner import NativeRunner
@@ -191,6 +192,10 @@ def test_a_program_that_ends_while_its_model_answers_ends_cleanly(
         f"next(stream)\n{ending}\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, tiny_path], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program, tiny_path],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
     )
     assert (done.returncode, done.stderr.count("Traceback")) == (code, num_tracebacks)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fakes import FakeRunner, FakeStore, answer, make_request
+from patience import PATIENCE_SECONDS
 from treadle.engine.block_pool import BlockPool
 from treadle.engine.counters import PoolCounters
 from treadle.engine.engine import Engine
@@ -316,9 +317,9 @@ def test_the_thread_sleeps_through_a_load_and_wakes_at_its_end() -> None:
     other = make_request(1, [5], 1)
     other.deliver = events.put
     thread.submit(other)
-    assert events.get(timeout=30).request is other
+    assert events.get(timeout=PATIENCE_SECONDS).request is other
     store.end_load(2)
-    assert events.get(timeout=30).request is request
+    assert events.get(timeout=PATIENCE_SECONDS).request is request
     thread.close()
     assert num_schedules < 10
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from oracles.tiny_model import TinyModel
+from patience import PATIENCE_SECONDS
 from treadle import LLM, SamplingParams
 from treadle.engine.plan import StepPlan, StepResult
 from treadle.engine.shared_cores import LendingRunner, SharedCores
@@ -140,7 +141,7 @@ def test_an_engine_tells_its_requests_and_answers_the_same_on_fewer_cores(tiny_p
         assert llm.cores is not None
         heard, _, is_idle = changes(llm.cores)
         whole = llm.generate(list(range(1, 40)), params).token_ids
-        assert is_idle.wait(60)
+        assert is_idle.wait(PATIENCE_SECONDS)
         assert heard == [1, 0]
         llm.cores.lend(len(llm.cores.cores) + 2)
         assert llm.generate(list(range(1, 40)), params).token_ids == whole
@@ -156,12 +157,12 @@ def test_an_engine_that_is_held_begins_no_step_but_hears_of_requests(tiny_path: 
         answers = [threading.Thread(target=llm.generate, args=([1, 2, 3], params)) for _ in range(2)]
         for answer in answers:
             answer.start()
-        assert is_busy.wait(60)
+        assert is_busy.wait(PATIENCE_SECONDS)
         assert llm.stats().steps.num_steps == 0
         llm.cores.hold(0)
         for answer in answers:
-            answer.join(60)
-        assert is_idle.wait(60)
+            answer.join(PATIENCE_SECONDS)
+        assert is_idle.wait(PATIENCE_SECONDS)
         assert llm.stats().steps.num_steps >= 4
 
 

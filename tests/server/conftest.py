@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from patience import PATIENCE_SECONDS
 from running_server import MODEL, RunningServer
 from treadle.server.settings import ServerSettings
 
@@ -55,13 +56,13 @@ def server(request: pytest.FixtureRequest) -> RunningServer:
 @pytest.fixture(scope="session")
 def direct(native_server: RunningServer) -> Iterator[httpx.Client]:
     """For what is answered before any engine hears of it, whichever that is."""
-    with httpx.Client(base_url=native_server.url, timeout=60) as client:
+    with httpx.Client(base_url=native_server.url, timeout=PATIENCE_SECONDS) as client:
         yield client
 
 
 @pytest.fixture
 def http(server: RunningServer) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=60) as client:
+    with httpx.Client(base_url=server.url, timeout=PATIENCE_SECONDS) as client:
         yield client
 
 

@@ -12,6 +12,7 @@ from gguf import GGMLQuantizationType as Format
 
 from oracles.tiny_adapter import TinyAdapter
 from oracles.tiny_model import TinyModel
+from patience import PATIENCE_SECONDS
 from running_server import MODEL, RunningServer
 from treadle.errors import UsageError
 from treadle.server.hub import AdapterSource, ModelHub
@@ -39,7 +40,7 @@ def server(folder: Path) -> Iterator[RunningServer]:
 
 @pytest.fixture
 def http(server: RunningServer) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=60) as client:
+    with httpx.Client(base_url=server.url, timeout=PATIENCE_SECONDS) as client:
         yield client
 
 
@@ -97,7 +98,11 @@ def test_only_if_the_operator_allows_it(folder: Path) -> None:
     running = RunningServer(folder / "tiny.gguf", ServerSettings())
     try:
         for path in ("load", "unload"):
-            refused = httpx.post(f"{running.url}/v1/{path}_lora_adapter", json={"lora_name": "a", "lora_path": "b"})
+            refused = httpx.post(
+                f"{running.url}/v1/{path}_lora_adapter",
+                json={"lora_name": "a", "lora_path": "b"},
+                timeout=PATIENCE_SECONDS,
+            )
             assert refused.status_code == 403
             assert "--allow-adapter-loading" in refused.json()["error"]["message"]
     finally:

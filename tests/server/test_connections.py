@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from patience import PATIENCE_SECONDS
 from running_server import RunningServer
 from treadle.server import descriptors
 from treadle.server.descriptors import AcceptFailures, connection_limit
@@ -35,7 +36,7 @@ def narrow(smollm2_path: Path) -> Iterator[RunningServer]:
 class Connection:
     def __init__(self, server: RunningServer) -> None:
         host, port = server.url.removeprefix("http://").split(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=30)
+        self.socket = socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS)
 
     def ask(self, *pieces: bytes) -> bytes:
         """The response that follows these bytes."""
@@ -67,7 +68,7 @@ def post(*headers: bytes) -> bytes:
 
 def refusals(server: RunningServer, status: int) -> float:
     sample = f'treadle:http_requests_total{{method="other",route="other",status="{status}"}} '
-    lines = httpx.get(f"{server.url}/metrics").text.splitlines()
+    lines = httpx.get(f"{server.url}/metrics", timeout=PATIENCE_SECONDS).text.splitlines()
     return sum(float(line.removeprefix(sample)) for line in lines if line.startswith(sample))
 
 
@@ -144,7 +145,7 @@ def test_what_is_no_request_is_refused_and_counted(narrow: RunningServer, sent: 
 @pytest.mark.model
 @pytest.mark.parametrize("path", ["/", "/health", "/ready", "/v1/models"])
 def test_every_page_can_be_asked_for_its_head(narrow: RunningServer, path: str) -> None:
-    with httpx.Client(base_url=narrow.url) as client:
+    with httpx.Client(base_url=narrow.url, timeout=PATIENCE_SECONDS) as client:
         head, whole = client.head(path), client.get(path)
         assert (
             f'treadle:http_requests_total{{method="HEAD",route="{path}",status="200"}}' in client.get("/metrics").text
@@ -155,7 +156,12 @@ def test_every_page_can_be_asked_for_its_head(narrow: RunningServer, path: str) 
 
 @pytest.mark.model
 def test_a_compressed_body_is_refused_by_name(narrow: RunningServer) -> None:
-    response = httpx.post(f"{narrow.url}/v1/completions", content=b"\x1f\x8b", headers={"content-encoding": "gzip"})
+    response = httpx.post(
+        f"{narrow.url}/v1/completions",
+        content=b"\x1f\x8b",
+        headers={"content-encoding": "gzip"},
+        timeout=PATIENCE_SECONDS,
+    )
     assert response.status_code == 415
     assert "gzip" in response.json()["error"]["message"]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from patience import PATIENCE_SECONDS
 from treadle.cli.main import app
 
 DEPLOY = Path(__file__).parents[2] / "examples/deploy"
@@ -35,7 +36,7 @@ def test_systemd_knows_every_line_of_the_unit(tmp_path: Path) -> None:
     unit = (DEPLOY / "treadle.service").read_text().replace("/opt/treadle/bin/treadle", sys.executable)
     (tmp_path / "treadle.service").write_text(unit)
     command = ["systemd-analyze", "verify", "--man=no", tmp_path / "treadle.service"]
-    verdict = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    verdict = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     assert "treadle.service" not in verdict.stderr
 
 

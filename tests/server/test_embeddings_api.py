@@ -16,6 +16,7 @@ import pytest
 from numpy.typing import NDArray
 from test_operation import leave, metrics, wait_until_idle
 
+from patience import PATIENCE_SECONDS
 from running_server import CONTEXT, RunningServer, access_log
 from treadle.server.settings import ServerSettings
 
@@ -75,7 +76,7 @@ def test_every_form_of_input_means_the_same(http: httpx.Client) -> None:
 
 
 def test_the_last_state_as_it_is(native_server: RunningServer) -> None:
-    with httpx.Client(base_url=native_server.url, timeout=60) as http:
+    with httpx.Client(base_url=native_server.url, timeout=PATIENCE_SECONDS) as http:
         compare_poolings(http)
 
 
@@ -134,12 +135,12 @@ def test_many_inputs_beside_an_answer(
     texts = [f"Text number {index} of many." for index in range(150)]
     body = {"prompt": "Once", "max_tokens": 40, "temperature": 0, "ignore_eos": True}
     expected = http.post("/v1/completions", json=body).json()["choices"]
-    with httpx.Client(base_url=server.url, timeout=60) as other:
+    with httpx.Client(base_url=server.url, timeout=PATIENCE_SECONDS) as other:
         found: list[Any] = []
         thread = threading.Thread(target=lambda: found.append(other.post("/v1/completions", json=body).json()))
         thread.start()
         together = vectors(embed(http, texts))
-        thread.join(60)
+        thread.join(PATIENCE_SECONDS)
     rounds = request.node.callspec.params["server"] == "llamacpp"  # otherwise in other company
     assert len(found[0]["choices"]) == 1
     assert rounds or found[0]["choices"] == expected
@@ -181,7 +182,7 @@ def strict(smollm2_path: Path) -> Iterator[RunningServer]:
 
 
 def test_keys_and_limits(strict: RunningServer) -> None:
-    with httpx.Client(base_url=strict.url, timeout=60) as http:
+    with httpx.Client(base_url=strict.url, timeout=PATIENCE_SECONDS) as http:
         assert embed(http, "a").status_code == 401
         http.headers["Authorization"] = "Bearer key"
         response = embed(http, ["a", "b", "c"])

@@ -13,6 +13,7 @@ import pytest
 from test_chat_api import ask, events
 from test_structured import WEATHER
 
+from patience import PATIENCE_SECONDS
 from running_server import RunningServer
 from treadle.engine.async_llm import AsyncLLM
 from treadle.engine.async_stream import AsyncCompletionStream
@@ -276,7 +277,7 @@ def test_a_template_that_fails(other_template: RunningServer, source: str, reaso
     original = prompts._template
     prompts._template = ChatTemplate(source, engine._host.tokenizer.vocabulary)
     try:
-        with httpx.Client(base_url=other_template.url, timeout=60) as http:
+        with httpx.Client(base_url=other_template.url, timeout=PATIENCE_SECONDS) as http:
             response = ask(http, stream=stream)
             error = response.json()["error"]
             assert response.status_code == 400

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from patience import PATIENCE_SECONDS
 from running_server import RunningServer
 from treadle.models.chat_template import ChatTemplate
 from treadle.models.vocabulary import Vocabulary
@@ -33,7 +34,7 @@ def serving(path: Path) -> Iterator[httpx.Client]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ChatTemplate, "from_metadata", from_metadata)
         running = RunningServer(path, ServerSettings())
-    with httpx.Client(base_url=running.url, timeout=60) as client:
+    with httpx.Client(base_url=running.url, timeout=PATIENCE_SECONDS) as client:
         yield client
     running.close()
 

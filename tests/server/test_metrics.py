@@ -14,6 +14,7 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from patience import PATIENCE_SECONDS
 from running_server import MODEL, RunningServer
 
 pytestmark = pytest.mark.model
@@ -64,7 +65,7 @@ ABSENT_AT_TIMES = re.compile(r"treadle:(cpu_|bandwidth_|int8_).*")
 @pytest.fixture(scope="module")
 def text(native_server: RunningServer) -> str:
     """What a server says that has answered."""
-    with httpx.Client(base_url=native_server.url, timeout=60) as http:
+    with httpx.Client(base_url=native_server.url, timeout=PATIENCE_SECONDS) as http:
         body = {"prompt": "Once upon a time", "max_tokens": 3, "ignore_eos": True, "n": 2, "temperature": 1}
         assert http.post("/v1/completions", json=body).status_code == 200
         response = http.get("/metrics")

@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 import schemathesis
 
+from patience import PATIENCE_SECONDS
 from running_server import MODEL, RunningServer
 from treadle.server.app import create_app
 from treadle.server.hub import ModelHub
@@ -59,7 +60,7 @@ def test_the_document_tells_of_keys_and_failures() -> None:
 
 
 def test_every_example_is_answered(native_server: RunningServer) -> None:
-    with httpx.Client(base_url=native_server.url, timeout=60) as client:
+    with httpx.Client(base_url=native_server.url, timeout=PATIENCE_SECONDS) as client:
         document = client.get("/openapi.json").json()
         for path, operations in document["paths"].items():
             if "post" not in operations or "lora" in path:  # there is no such adapter
@@ -91,11 +92,11 @@ def test_nothing_in_the_document_breaks_the_server(server: RunningServer) -> Non
                 limit = "max_output_tokens" if case.path == "/v1/responses" else "max_tokens"
                 case.body[limit] = 1
                 case.body.pop("max_completion_tokens", None)
-            response = case.call(timeout=60)
+            response = case.call(timeout=PATIENCE_SECONDS)
             num_tried += 1
             assert response.status_code < 500, response.text
             assert str(response.status_code) in {*case.operation.definition.raw["responses"], "405"}
 
         try_one()
     assert num_tried > 100
-    assert httpx.get(f"{server.url}/health").status_code == 200
+    assert httpx.get(f"{server.url}/health", timeout=PATIENCE_SECONDS).status_code == 200

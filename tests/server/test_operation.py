@@ -17,6 +17,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from test_structured import WEATHER
 
+from patience import PATIENCE_SECONDS
 from running_server import MODEL, RunningServer, access_log
 from treadle.server.logs import _fields, _JsonFormatter, _TextFormatter
 from treadle.server.record import RequestRecord
@@ -46,7 +47,7 @@ def metrics(http: httpx.Client) -> dict[str, float]:
     }
 
 
-def wait_until_idle(server: RunningServer, seconds: float = 30) -> None:
+def wait_until_idle(server: RunningServer, seconds: float = PATIENCE_SECONDS) -> None:
     engine = server.hub.default.engine
     assert engine is not None
     deadline = time.monotonic() + seconds
@@ -148,7 +149,7 @@ def test_latencies_and_tokens_are_counted_under_the_known_names(http: httpx.Clie
 
 @pytest.mark.slow
 def test_the_share_of_the_limit_is_told_once_the_server_was_idle(server: RunningServer, http: httpx.Client) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while "treadle:bandwidth_limit_bytes_per_second" not in (found := metrics(http)):
         assert time.monotonic() < deadline
         threading.Event().wait(0.1)
@@ -245,7 +246,7 @@ def test_clients_that_leave_the_queue_leave_it_at_once(server: RunningServer, ht
 def test_a_full_queue_is_told_with_429(smollm2_path: Path) -> None:
     running = RunningServer(smollm2_path, ServerSettings(max_queued=1, api_keys=("k",)))
     try:
-        with httpx.Client(base_url=running.url, timeout=60, headers={"x-api-key": "k"}) as client:
+        with httpx.Client(base_url=running.url, timeout=PATIENCE_SECONDS, headers={"x-api-key": "k"}) as client:
             with ThreadPoolExecutor(24) as executor:
                 results = list(
                     executor.map(lambda _: client.post("/v1/completions", json={**LONG, "max_tokens": 4}), range(24))
@@ -263,7 +264,7 @@ def test_a_full_queue_is_told_with_429(smollm2_path: Path) -> None:
 def test_an_answer_that_takes_too_long_ends_with_504_and_a_stream_with_an_error(smollm2_path: Path) -> None:
     running = RunningServer(smollm2_path, ServerSettings(request_timeout=0.5))
     try:
-        with httpx.Client(base_url=running.url, timeout=60) as client:
+        with httpx.Client(base_url=running.url, timeout=PATIENCE_SECONDS) as client:
             for path, body in (
                 ("/v1/completions", LONG),
                 ("/v1/chat/completions", {**SHORT, "max_tokens": 900, "logit_bias": {"2": -100}}),
@@ -298,7 +299,10 @@ def test_256_clients_at_once(server: RunningServer, http: httpx.Client) -> None:
         return codes
 
     limits = httpx.Limits(max_connections=256)
-    with httpx.Client(base_url=server.url, timeout=300, limits=limits) as client, ThreadPoolExecutor(256) as executor:
+    with (
+        httpx.Client(base_url=server.url, timeout=PATIENCE_SECONDS, limits=limits) as client,
+        ThreadPoolExecutor(256) as executor,
+    ):
         codes = set().union(*executor.map(ask, [client] * 256))
     assert codes <= {200, 429, 503}
     assert max(times) <= 3 * sorted(times)[len(times) // 2]

@@ -12,6 +12,7 @@ import pytest
 from test_operation import LONG, leave, wait_until_idle
 
 from local_server import LocalServer, local_server, status_answer, text_answer
+from patience import PATIENCE_SECONDS
 from running_server import MODEL, RunningServer
 from treadle.server.settings import ServerSettings
 
@@ -38,7 +39,7 @@ def mixed(smollm2_path: Path, far: LocalServer) -> Iterator[RunningServer]:
 
 @pytest.fixture
 def client(mixed: RunningServer) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=mixed.url, timeout=60) as client:
+    with httpx.Client(base_url=mixed.url, timeout=PATIENCE_SECONDS) as client:
         yield client
 
 

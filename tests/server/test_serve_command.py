@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from command import environment, treadle
+from patience import PATIENCE_SECONDS
 from treadle.cli.main import app
 from treadle.errors import UsageError
 from treadle.server import logs
@@ -49,7 +50,7 @@ def serving(path: Path, home: Path, *options: str, **settings: str) -> Iterator[
 def test_a_stream_ends_in_peace_when_the_server_is_told_to_end(smollm2_path: Path, tmp_path: Path, number: int) -> None:
     with (
         serving(smollm2_path, tmp_path, "--log-json") as (process, url),
-        httpx.Client(base_url=url, timeout=120) as http,
+        httpx.Client(base_url=url, timeout=PATIENCE_SECONDS) as http,
     ):
         with http.stream("POST", "/v1/completions", json=BODY) as response:
             lines = response.iter_lines()
@@ -57,12 +58,12 @@ def test_a_stream_ends_in_peace_when_the_server_is_told_to_end(smollm2_path: Pat
             os.kill(process.pid, number)
             # Until the stream has ended the server says why it takes nothing more.
             refused = [
-                httpx.get(f"{url}/ready").status_code,
-                httpx.post(f"{url}/v1/completions", json=BODY).status_code,
+                httpx.get(f"{url}/ready", timeout=PATIENCE_SECONDS).status_code,
+                httpx.post(f"{url}/v1/completions", json=BODY, timeout=PATIENCE_SECONDS).status_code,
             ]
-            lives = httpx.get(f"{url}/health").status_code
+            lives = httpx.get(f"{url}/health", timeout=PATIENCE_SECONDS).status_code
             rest = [line for line in lines if line]
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
         assert rest[-1] == "data: [DONE]"
         assert json.loads(rest[-2].removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
         assert (refused, lives) == ([503, 503], 200)
@@ -79,7 +80,10 @@ def test_a_prompt_is_known_after_the_server_was_killed(smollm2_path: Path, tmp_p
         reply = http.post("/v1/completions", json=known).json()
         return reply["choices"][0]["text"], reply["usage"]["prompt_tokens_details"]["cached_tokens"]
 
-    with serving(smollm2_path, tmp_path) as (process, url), httpx.Client(base_url=url, timeout=120) as http:
+    with (
+        serving(smollm2_path, tmp_path) as (process, url),
+        httpx.Client(base_url=url, timeout=PATIENCE_SECONDS) as http,
+    ):
         text, _ = ask(http)
         # Blocks go to the disk between the steps of whatever follows.
         with http.stream("POST", "/v1/completions", json={**BODY, "max_tokens": 900}) as response:
@@ -91,7 +95,7 @@ def test_a_prompt_is_known_after_the_server_was_killed(smollm2_path: Path, tmp_p
             response.close()
     verdict = treadle("cache", "verify", "--json", TREADLE_HOME=str(tmp_path))
     assert json.loads(verdict.out)["problems"] == []
-    with serving(smollm2_path, tmp_path) as (_, url), httpx.Client(base_url=url, timeout=120) as http:
+    with serving(smollm2_path, tmp_path) as (_, url), httpx.Client(base_url=url, timeout=PATIENCE_SECONDS) as http:
         again, num_cached = ask(http)
     assert again == text
     assert num_cached >= 128
@@ -99,14 +103,17 @@ def test_a_prompt_is_known_after_the_server_was_killed(smollm2_path: Path, tmp_p
 
 def test_what_takes_too_long_is_cut_with_an_error(smollm2_path: Path, tmp_path: Path) -> None:
     options = ("--drain-timeout", "0.01", "--disk-cache", "0")
-    with serving(smollm2_path, tmp_path, *options) as (process, url), httpx.Client(base_url=url, timeout=120) as http:
+    with (
+        serving(smollm2_path, tmp_path, *options) as (process, url),
+        httpx.Client(base_url=url, timeout=PATIENCE_SECONDS) as http,
+    ):
         with http.stream("POST", "/v1/completions", json={**BODY, "max_tokens": 1000}) as response:
             lines = response.iter_lines()
             next(lines)
             os.kill(process.pid, signal.SIGTERM)
             rest = [line for line in lines if line]
         assert "the model was closed before the answer ended" in rest[-1]
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
     assert not (tmp_path / "kv-cache").exists()
 
 
@@ -120,7 +127,7 @@ def test_an_operator_changes_keys_while_it_runs_and_ends_it_at_once(smollm2_path
             assert supervisor.recv(100) == b"READY=1"
 
             def status(key: str) -> int:
-                return httpx.get(f"{url}/v1/models", headers={"x-api-key": key}).status_code
+                return httpx.get(f"{url}/v1/models", headers={"x-api-key": key}, timeout=PATIENCE_SECONDS).status_code
 
             assert (status("old"), status("new")) == (200, 401)
             keys.write_text("new\n")
@@ -136,7 +143,7 @@ def test_an_operator_changes_keys_while_it_runs_and_ends_it_at_once(smollm2_path
                 assert supervisor.recv(100) == b"STOPPING=1"
                 process.send_signal(signal.SIGINT)
                 assert "the model was closed before the answer ended" in [line for line in lines if line][-1]
-            assert process.wait(60) == 0
+            assert process.wait(PATIENCE_SECONDS) == 0
             assert process.stderr is not None
             assert "Traceback" not in process.stderr.read()
 

@@ -16,6 +16,7 @@ import uvicorn
 from starlette.responses import PlainTextResponse
 from uvicorn.server import ServerState
 
+from patience import PATIENCE_SECONDS
 from running_server import RunningServer, access_log
 from treadle.server.protocol import GuardedProtocol
 from treadle.server.settings import ServerSettings
@@ -40,7 +41,7 @@ class Client:
 
     def __init__(self, server: RunningServer) -> None:
         host, port = server.url.removeprefix("http://").split(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=30)
+        self._socket = socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS)
 
     def send(self, data: bytes) -> bool:
         """Tell whether anybody still took it."""
@@ -66,7 +67,7 @@ class Client:
 
     def read_all(self) -> bytes:
         """Return all that comes until the server closes the connection."""
-        while not self.is_over(30):
+        while not self.is_over(PATIENCE_SECONDS):
             pass
         return self.heard
 
@@ -121,7 +122,7 @@ def test_a_slow_body_is_told_in_the_shape_of_the_api(
 ) -> None:
     with caplog.at_level(logging.INFO, logger="treadle.server.access"), Client(strict) as client:
         client.send(HEAD + b'Content-Length: 5000\r\n\r\n{"prompt": "')
-        while not client.is_over(0.02 if trickles else 30):
+        while not client.is_over(0.02 if trickles else PATIENCE_SECONDS):
             if trickles:
                 client.send(b"a")
         assert status_of(client.heard) == 408
@@ -171,7 +172,7 @@ def test_a_head_too_large_is_refused_and_counted(strict: RunningServer, head: by
     if response:  # not so if the client was still sending
         assert status_of(response) == 431
         assert f"larger than {HEADER_BYTES} bytes" in body_of(response)["error"]["message"]
-    assert sample in httpx.get(f"{strict.url}/metrics").text
+    assert sample in httpx.get(f"{strict.url}/metrics", timeout=PATIENCE_SECONDS).text
 
 
 @pytest.mark.model
@@ -201,7 +202,7 @@ def test_a_body_too_large_is_refused(strict: RunningServer) -> None:
     for headers in (b"Content-Length: 200000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n30d40\r\n"):
         with Client(strict) as client:
             client.send(HEAD + headers + b"a" * 200_000)
-            assert client.is_over(30) or status_of(client.heard) == 413
+            assert client.is_over(PATIENCE_SECONDS) or status_of(client.heard) == 413
 
 
 @pytest.mark.model
@@ -224,7 +225,7 @@ def test_a_connection_that_rests_is_closed(strict: RunningServer) -> None:
 @pytest.mark.model
 def test_the_server_lives_on(strict: RunningServer) -> None:
     body = {"prompt": "Once", "max_tokens": 2}
-    assert httpx.post(f"{strict.url}/v1/completions", json=body, timeout=60).status_code == 200
+    assert httpx.post(f"{strict.url}/v1/completions", json=body, timeout=PATIENCE_SECONDS).status_code == 200
 
 
 class FakeTransport(asyncio.Transport):
@@ -269,7 +270,7 @@ def test_a_client_that_takes_nothing_is_cut_off(num_taken: int) -> None:
             await asyncio.sleep(0)
         protocol.connection_lost(None)
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_SECONDS))
 
 
 def test_a_client_that_takes_everything_again_is_kept() -> None:

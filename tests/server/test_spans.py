@@ -20,6 +20,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from patience import PATIENCE_SECONDS
 from running_server import MODEL, RunningServer
 from treadle.errors import UsageError
 from treadle.server.record import RequestRecord
@@ -43,9 +44,9 @@ class Traced:
     def ask(self, path: str, body: dict[str, Any], **headers: str) -> tuple[httpx.Response, list[ReadableSpan]]:
         """The response and the spans, the request's own last."""
         self.exporter.clear()
-        response = httpx.post(f"{self.server.url}{path}", json=body, headers=headers, timeout=60)
+        response = httpx.post(f"{self.server.url}{path}", json=body, headers=headers, timeout=PATIENCE_SECONDS)
         # Spans are made when the response is sent already, but before the server turns to what comes next.
-        httpx.get(f"{self.server.url}/health")
+        httpx.get(f"{self.server.url}/health", timeout=PATIENCE_SECONDS)
         return response, list(self.exporter.get_finished_spans())
 
 
@@ -125,7 +126,7 @@ def test_each_answer_has_phases_of_its_own(traced: Traced) -> None:
 def test_what_no_model_heard_of_has_no_span(traced: Traced) -> None:
     assert traced.ask("/v1/completions", {"prompt": 5})[1] == []
     traced.exporter.clear()
-    httpx.get(f"{traced.server.url}/v1/models")
+    httpx.get(f"{traced.server.url}/v1/models", timeout=PATIENCE_SECONDS)
     assert traced.exporter.get_finished_spans() == ()
 
 

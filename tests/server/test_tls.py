@@ -15,6 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from patience import PATIENCE_SECONDS
 from running_server import RunningServer
 from treadle.errors import UsageError
 from treadle.server.keys import Keyring
@@ -67,7 +68,7 @@ def secure(smollm2_path: Path, certificate: tuple[Path, Path]) -> Iterator[Runni
 def test_who_trusts_the_certificate_is_served(secure: RunningServer, certificate: tuple[Path, Path]) -> None:
     body = {"prompt": "Once", "max_tokens": 3, "temperature": 0, "stream": True}
     trusting = ssl.create_default_context(cafile=str(certificate[0]))
-    with httpx.Client(base_url=secure.url, verify=trusting, timeout=60) as client:
+    with httpx.Client(base_url=secure.url, verify=trusting, timeout=PATIENCE_SECONDS) as client:
         assert client.get("/health").json() == {"status": "ok"}
         with client.stream("POST", "/v1/completions", json=body) as response:
             assert [line for line in response.iter_lines() if line][-1] == "data: [DONE]"
@@ -78,7 +79,7 @@ def test_who_trusts_the_certificate_is_served(secure: RunningServer, certificate
 @pytest.mark.model
 def test_who_does_not_trust_it_and_plain_http_are_not_served(secure: RunningServer) -> None:
     with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
-        httpx.get(f"{secure.url}/health")
+        httpx.get(f"{secure.url}/health", timeout=PATIENCE_SECONDS)
     with pytest.raises(httpx.HTTPError):
         httpx.get(f"{secure.url.replace('https', 'http')}/health")
 

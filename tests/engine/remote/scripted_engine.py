@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from local_server import Answer, LocalServer, text_answer
+from patience import PATIENCE_SECONDS
 from treadle.engine.completion import CompletionChunk
 from treadle.engine.remote.engine import RemoteEngine
 from treadle.engine.remote.http import RemoteLimits
@@ -56,7 +57,7 @@ class Events:
             for number, event in enumerate(self.events):
                 self.started.set()
                 if self.gate is not None and number == self.gated:
-                    assert self.gate.wait(60)
+                    assert self.gate.wait(PATIENCE_SECONDS)
                 data = event if isinstance(event, bytes) else b"data: " + json.dumps(event).encode() + b"\n\n"
                 handler.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
             if self.ends:

@@ -11,6 +11,7 @@ import pytest
 from scripted_engine import CHAT, DONE, FAST, Events, delta, models, usage
 
 from local_server import LocalServer, status_answer
+from patience import PATIENCE_SECONDS
 from treadle.engine.remote.llm import RemoteLLM
 from treadle.errors import RemoteError, UsageError
 
@@ -60,7 +61,7 @@ def test_leaving_a_stream_ends_the_request(llm: RemoteLLM, server: LocalServer) 
     with llm.stream(HELLO) as stream:
         assert next(stream).text == "a"
     gate.set()
-    assert long.gone.wait(30)
+    assert long.gone.wait(PATIENCE_SECONDS)
 
 
 def test_closing_and_failing(server: LocalServer) -> None:
