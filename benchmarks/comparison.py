@@ -21,9 +21,9 @@ WARM_UP_TOKENS = 512
 
 @dataclass(frozen=True)
 class Work:
-    """A prompt of `context` tokens, or steps of so many streams that hold `context` tokens each."""
+    """A prompt of `context` tokens, steps of so many streams that hold `context` each, or so many texts to embed."""
 
-    kind: str  # prompt or decode
+    kind: str  # prompt, decode or texts
     streams: int
     context: int
 
@@ -31,6 +31,8 @@ class Work:
     def label(self) -> str:
         if self.kind == "prompt":
             return f"prompt {self.context}"
+        if self.kind == "texts":
+            return f"{self.streams} texts of {self.context}"
         return f"decode {self.streams} at {self.context}"
 
 
@@ -129,7 +131,7 @@ class Comparison:
             if number:
                 cell.limits.append(limits)
             return
-        measure = self._prompt if cell.work.kind == "prompt" else self._decode
+        measure = {"prompt": self._prompt, "decode": self._decode, "texts": self._embed}[cell.work.kind]
         if cell.work.kind == "decode" and number:
             measure(self.engines[name], cell.work, number, 0)  # the caches are full of what the engine before it read
         num_tokens, seconds = 0, 0.0
@@ -152,6 +154,14 @@ class Comparison:
         prompts = [self._tokens(work.context, f"stream {stream}") for stream in range(work.streams)]
         steps = self.settings.steps
         return steps * work.streams, engine.ask("call", method="decode", prompts=prompts, num_steps=steps)
+
+    def _embed(self, engine: EngineProcess, work: Work, number: int, repetition: int) -> tuple[int, float]:
+        texts = self.texts(work, f"{number} {repetition}")
+        return work.streams * work.context, engine.ask("call", method="embed", texts=texts)
+
+    def texts(self, work: Work, seed: str) -> list[list[int]]:
+        """Token ids of the texts of a work."""
+        return [self._tokens(work.context, f"{seed} {work.context} {text}") for text in range(work.streams)]
 
     def _tokens(self, count: int, seed: str) -> list[int]:
         """Token ids of no meaning: speed does not depend on them, and no engine's tokenizer is needed."""

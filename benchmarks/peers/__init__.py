@@ -26,5 +26,11 @@ class Peer(Protocol):
         The prompts of one shape are the same at every call and may stay in the cache in between.
         """
 
+    def embed(self, texts: list[list[int]]) -> float:
+        """Turn texts into vectors, with a model made for it; new ones at every call."""
+
+    def vectors(self, texts: list[list[int]]) -> list[list[float]]:
+        """The same, with the vectors themselves, of length 1."""
+
     def logits(self, tokens: list[int]) -> NDArray[np.float32]:
         """The logits of every position of one sequence."""

@@ -1,4 +1,4 @@
-"""Treadle's native core, called the way the engine calls it, without scheduler and tokenizer."""
+"""Treadle's native core, called the way the engine calls it, without scheduler and tokenizer; texts go through both."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from treadle import _native
+from treadle import LLM, _native
 from treadle.config import Settings
 from treadle.hardware.plan import plan_threads
 
@@ -33,6 +33,8 @@ class Engine:
         )
         self.sampler = _native.Sampler(self.model.vocab_size, temperature=0.0)
         self.runtimes: dict[tuple[int, int], _native.Runtime] = {}
+        self.path, self.threads = path, threads
+        self.llm: LLM | None = None
         self.blocks_per_stream = 0
         self.runtime: Any = None
         self.filled: dict[tuple[int, int], int] = {}  # tokens of each stream that `_fill` gave a runtime of this shape
@@ -55,6 +57,20 @@ class Engine:
             "head_weights": self.head_weights,
             "vocab_size": self.model.vocab_size,
         }
+
+    def embed(self, texts: list[list[int]]) -> float:
+        llm = self._llm()
+        start = time.perf_counter()
+        llm.embed(texts)
+        return time.perf_counter() - start
+
+    def vectors(self, texts: list[list[int]]) -> list[list[float]]:
+        return [vector.tolist() for vector in self._llm().embed(texts)]
+
+    def _llm(self) -> LLM:
+        if self.llm is None:
+            self.llm = LLM(self.path, threads=self.threads)
+        return self.llm
 
     def prompt(self, tokens: list[int]) -> float:
         self.filled.pop(self._use_runtime(1, len(tokens)), None)

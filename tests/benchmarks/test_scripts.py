@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import treadle
+from oracles.tiny_encoder import TinyEncoder
 from oracles.tiny_model import TinyModel
 from treadle.agents.sandbox import Sandbox
 from treadle.errors import SandboxUnavailableError
@@ -226,3 +227,16 @@ def test_calls_in_the_sandbox_are_measured() -> None:
 
 async def open_and_close() -> None:
     await (await Sandbox.open()).close()
+
+
+@pytest.mark.slow
+def test_embeddings_reports_texts_and_engines_that_cannot_run(tmp_path: Path) -> None:
+    model = TinyEncoder().write(tmp_path / "tiny.gguf")
+    report_path = tmp_path / "report.json"
+    options = ["--out", report_path, "--threads", "1", "--rounds", "1", "--lengths", "8", "40", "--turn-seconds", "0"]
+    run = run_benchmark("embeddings.py", model, *options, "--python", "llama.cpp=/does/not/exist")
+    report = json.loads(report_path.read_text())
+    assert [cell["work"] for cell in report["cells"]] == ["1024 texts of 8", "204 texts of 40"]
+    assert all(cell["tokens_per_second"]["treadle"][0] > 0 for cell in report["cells"])
+    assert set(report["failures"]) == {"llama.cpp"}
+    assert "llama.cpp could not run" in run.stdout

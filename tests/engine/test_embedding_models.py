@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from command import treadle
 from oracles.foreign_model import ForeignModel
-from oracles.numpy_encoder import NumpyEncoder
+from oracles.numpy_encoder import ENCODERS, NumpyEncoder
 from oracles.tiny_encoder import VOCABULARY, TinyEncoder
 from oracles.tiny_model import TinyModel
 from patience import PATIENCE_SECONDS
@@ -192,3 +192,56 @@ def test_a_model_of_unknown_architecture_embeds_between_answers(foreign: LLM, po
     assert foreign.generate("the inn", greedy).token_ids == expected
     with pytest.raises(UsageError, match="'cls' is for models that read in both directions"):
         foreign.embed("the", pooling="cls")
+
+
+@pytest.mark.parametrize("architecture", sorted(ENCODERS))
+def test_the_core_gives_the_vectors_of_llama_cpp(tmp_path: Path, architecture: str) -> None:
+    """Of EmbeddingGemma without the products behind its states, which that engine leaves out."""
+    fused = architecture == "modern-bert"  # that engine knows no others
+    path = TinyEncoder(architecture=architecture, num_layers=7, dense=False, fused=fused).write(tmp_path / "tiny.gguf")
+    texts = [TEXT, "a", *TEXTS[:23:6]]
+    found = []
+    for engine in ("native", "llamacpp"):
+        with LLM(path, engine=engine, threads=1) as llm:
+            found.append(llm.embed(texts))
+            tokens = [llm.tokenize(text) for text in texts]
+    exact = np.array([NumpyEncoder(path).embed(ids) for ids in tokens])
+    cosines = np.sum(found[0] * found[1], axis=1)
+    assert 1 - cosines.min() <= 2 * (1 - np.sum(found[1] * exact, axis=1).min()) + 1e-5
+
+
+def test_products_behind_the_states_are_the_cores_alone(tmp_path: Path) -> None:
+    path = TinyEncoder(architecture="gemma-embedding").write(tmp_path / "tiny.gguf")
+    with LLM(path, threads=1) as llm:
+        expected = NumpyEncoder(path).embed(llm.tokenize(TEXT))
+        assert llm.embed(TEXT) @ expected > 0.9999
+    with pytest.raises(
+        UnsupportedModelError, match="products behind the states of gemma-embedding are not run through"
+    ):
+        LLM(path, engine="llamacpp")
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        (("plan",), "KV cache        none"),
+        (("plan", "--json"), '"kv_bytes": 0'),
+        (("show",), "architecture   bert"),
+        (("profile",), "turns texts into vectors; a profile is for models that answer"),
+        (("tune",), "turns texts into vectors; tuning is for models that answer"),
+        (("run", "hi", "-m"), REFUSAL),
+        (("chat", "-m"), REFUSAL),
+    ],
+)
+def test_commands_say_what_an_encoder_is(bert_path: Path, command: tuple[str, ...], text: str) -> None:
+    done = treadle(command[0], bert_path, *command[1:]) if "-m" not in command else treadle(*command, bert_path)
+    assert text in done.out + done.err
+    assert done.code == (text[:4] not in ("KV c", '"kv_', "arch"))
+
+
+def test_last_pooling_of_a_model_that_answers_is_the_files_word(tmp_path: Path) -> None:
+    """As Qwen3-Embedding asks for it."""
+    path = TinyModel(architecture="qwen3", keys={"pooling_type": 3}).write(tmp_path / "tiny.gguf")
+    with LLM(path, threads=1) as llm:
+        assert llm.report.pooling == "last"
+        np.testing.assert_array_equal(llm.embed("the inn"), llm.embed("the inn", pooling="last"))

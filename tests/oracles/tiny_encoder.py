@@ -36,6 +36,7 @@ class TinyEncoder:
     num_layers: int = 2
     window: int = 12
     fused: bool = False
+    dense: bool = True  # products behind the states, where the architecture may have them
     vocabulary: list[str] = field(default_factory=lambda: VOCABULARY)
     keys: Mapping[str, Any] = field(default_factory=dict)  # of the architecture, beside its own
     seed: int = 0
@@ -66,7 +67,7 @@ class TinyEncoder:
         norms = {"token_embd_norm"} if kind.layer_norms else set()
         norms |= {"output_norm"} if not kind.post_norms else set()
         shapes |= self._norm_shapes(norms)
-        if kind.dense:
+        if kind.dense and self.dense:
             shapes |= {"dense_2.weight": (3 * hidden, hidden), "dense_3.weight": (hidden, 3 * hidden)}
         return shapes
 
@@ -107,7 +108,7 @@ class TinyEncoder:
         if kind.windows:
             writer.add_sliding_window(self.window)
             writer.add_rope_freq_base(80000.0)
-        if kind.dense:
+        if kind.dense and self.dense:
             for index, sizes in ((2, (1, 3)), (3, (3, 1))):
                 for side, factor in zip(("in", "out"), sizes, strict=True):
                     writer.add_uint32(f"{self.architecture}.dense_{index}_feat_{side}", factor * self.hidden_size)

@@ -100,13 +100,14 @@ def _column(found: Prediction | None) -> dict[str, str]:
     if found is None:
         return {}
     rows = {f"decode, {_count(count, 'stream')}": _rate(rate) for count, rate in found.decode_rates.items()}
-    rows["prompt of 512"] = _rate(found.prompt_rate)
+    rows["prompt of 512" if found.decode_rates else "text of 512"] = _rate(found.prompt_rate)
     for length, seconds in found.first_token_seconds.items():
         rows[f"first token after {length}"] = _UNKNOWN if seconds is None else f"{seconds:.2f} s"
     rows["memory"] = f"{found.memory_bytes / 1e6:,.0f} MB"
     rows["largest context"] = f"{found.largest_context} tokens"
-    bound = found.compute_bound_streams
-    rows["bound by compute"] = _UNKNOWN if bound is None else f"from {_count(bound, 'stream')} on"
+    if found.decode_rates:
+        bound = found.compute_bound_streams
+        rows["bound by compute"] = _UNKNOWN if bound is None else f"from {_count(bound, 'stream')} on"
     return rows
 
 

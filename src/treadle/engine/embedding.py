@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from treadle.engine.plan import Chunk, Sample
 from treadle.engine.request import Request, TokenEvent
 from treadle.errors import ModelFileError, UsageError
 
+if TYPE_CHECKING:
+    from treadle.models.gguf import ModelFile
+
 __all__ = [
     "RANKING",
     "Embedding",
@@ -25,6 +28,7 @@ __all__ = [
     "EmbeddingRequest",
     "Pooling",
     "answers_refused",
+    "check_answers",
     "default_pooling",
 ]
 
@@ -52,6 +56,15 @@ def answers_refused(name: str) -> UsageError:
         f"{name} turns texts into vectors and gives no answers",
         hint="use `LLM.embed`, or `treadle serve` and its route /v1/embeddings; answers need another model",
     )
+
+
+def check_answers(file: ModelFile, purpose: str) -> None:
+    """Raise UsageError for a model that only embeds, of which nothing is to be had for that purpose."""
+    if file.is_encoder:
+        raise UsageError(
+            f"{file.name} turns texts into vectors; {purpose} is for models that answer",
+            hint="`treadle plan` predicts how fast it reads texts",
+        )
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,11 @@ _LEAST_INT8_SHARE = 0.9  # of the weights; models with more of them in floats co
 class Prediction:
     """What a model would do; rates are tokens per second, None where the machine's int8 rate would have to be known.
 
+    One that gives no answers has neither decode rates nor a first token.
+
     Args:
         decode_rates: Of all streams together, by their number.
-        prompt_rate: Of reading a prompt of 512 tokens.
+        prompt_rate: Of reading a prompt, or a text to embed, of 512 tokens.
         first_token_seconds: By the length of the prompt.
         memory_bytes: Weights, scratch memory and the KV blocks of one full context.
         largest_context: Tokens that fit in memory, at most what the model was trained for.
@@ -61,17 +63,18 @@ def predict(model: ModelFile | ModelOutline, memory: MemoryPlan, roofline: Roofl
     def prompt_seconds(num_tokens: int) -> float | None:
         return sum(map(roofline.seconds, counter.prompt(num_tokens))) if knows_compute else None
 
+    answers = not model.hyperparameters.is_encoder
     prompt = prompt_seconds(_PROMPT_TOKENS)
     bound = (count for count in range(1, _MOST_STREAMS + 1) if roofline.is_compute_bound(counter.decode(count)))
     return Prediction(
-        decode_rates={count: decode_rate(count) for count in STREAMS},
+        decode_rates={count: decode_rate(count) for count in STREAMS if answers},
         prompt_rate=None if prompt is None else _PROMPT_TOKENS / prompt,
-        first_token_seconds={length: prompt_seconds(length) for length in FIRST_TOKEN_PROMPTS},
+        first_token_seconds={length: prompt_seconds(length) for length in FIRST_TOKEN_PROMPTS if answers},
         memory_bytes=memory.weight_bytes
         + memory.scratch_bytes
         + context_kv_bytes(model.hyperparameters, memory.kv_type, memory.context),
         largest_context=memory.largest_context,
-        compute_bound_streams=next(bound, None) if knows_compute else None,
+        compute_bound_streams=next(bound, None) if knows_compute and answers else None,
     )
 
 

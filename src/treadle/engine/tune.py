@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from treadle.engine.embedding import check_answers
 from treadle.engine.execution_plan import MachineView, plan_execution, plan_threads_of
 from treadle.engine.kv_type import KV_BLOCK_TOKENS, kv_type_fits
 from treadle.engine.memory_plan import MAX_BATCH_TOKENS
@@ -76,7 +77,11 @@ def tune(
         seconds: For everything, loading included; a large model may need more for two rounds of each.
         takes_lossy: Whether a KV type that is less exact may be chosen; it is measured in any case.
         progress: Hears what is being measured.
+
+    Raises:
+        UsageError: The model gives no answers.
     """
+    check_answers(file, "tuning")
     tuner = _Tuner(file, settings, machine, time.monotonic() + seconds, progress)
     chosen = tuner.threads(_SHARES[0] * seconds)
     chosen |= tuner.huge_pages(_SHARES[1] * seconds)

@@ -135,6 +135,11 @@ class LlamaCppModel:
             raise UnsupportedModelError(f"{file.path}: {file.architecture} models have an encoder, which is not run")
         if self.library.llama_model_is_diffusion(self.model):
             raise UnsupportedModelError(f"{file.path}: {file.architecture} models do not write token after token")
+        if any(tensor.name == "dense_2.weight" for tensor in file.tensors):
+            raise UnsupportedModelError(
+                f"{file.path}: the products behind the states of {file.architecture} are not run through llama.cpp",
+                hint="leave the engine open, and the core runs it",
+            )
         if file.metadata.get(f"{file.architecture}.pooling_type") == _RANKS:
             raise UnsupportedModelError(f"{file.path}: the model rates pairs of texts, which is not run")
 

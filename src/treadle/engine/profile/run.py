@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treadle.engine.choose import choose_engine
+from treadle.engine.embedding import check_answers
 from treadle.engine.execution_plan import plan_execution
 from treadle.engine.load import read_settings, view_machine
 from treadle.engine.memory_plan import MAX_BATCH_TOKENS
@@ -69,6 +70,7 @@ def profile(
             f"{file.name} runs through {choice.name}, which does not tell where its time goes",
             hint="profile a model that the core runs; `treadle show MODEL` says whether it does",
         )
+    check_answers(file, "a profile")
     works = works_of(file, prompts, streams, stream_context)
     settings = apply_tuning(settings, file, machine).override(context=max(2, *map(_length, works)))
     plan = plan_execution(file, settings, machine)
