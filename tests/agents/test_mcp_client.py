@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from patience import PATIENCE_SECONDS
 from treadle.agents.mcp_client import McpLimits, McpServer
 from treadle.agents.mcp_schema import bounded_schema, bounded_text, tool_name
 from treadle.agents.tool import ToolResult
@@ -20,7 +21,7 @@ from treadle.errors import ToolError, UsageError
 
 HERE = Path(__file__).parent
 SMALL = f"{sys.executable} {HERE / 'mcp_small_server.py'}"
-PATIENT = McpLimits(start_seconds=120, call_seconds=120)
+PATIENT = McpLimits(start_seconds=PATIENCE_SECONDS, call_seconds=PATIENCE_SECONDS)
 
 
 def with_server(
@@ -110,7 +111,7 @@ def test_a_call_that_takes_too_long_is_given_up_and_the_server_is_still_there() 
         with pytest.raises(ToolError, match=r"s_hang took longer than 0.2 s"):
             await call(server, "s_hang")
 
-    with_server(test, f"s={SMALL}", limits=McpLimits(start_seconds=120, call_seconds=0.2))
+    with_server(test, f"s={SMALL}", limits=McpLimits(start_seconds=PATIENCE_SECONDS, call_seconds=0.2))
 
 
 def test_closing_kills_the_server_and_what_it_started() -> None:

@@ -9,6 +9,7 @@ import random
 import socket
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -64,23 +65,25 @@ def leave(
     body: dict[str, object],
     after: float,
     path: str = "/v1/completions",
+    *,
     request_id: str = "leaving",
+    until: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Ask and close the connection after so many seconds."""
+    """Ask and close the connection after so many seconds, or once something is so."""
     data = json.dumps(body).encode()
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as connection:
         head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nX-Request-Id: {request_id}\r\n"
         head += f"Content-Length: {len(data)}\r\n\r\n"
         connection.sendall(head.encode() + data)
-        connection.settimeout(max(after, 0.001))
+        connection.settimeout(0.005)
         deadline = time.monotonic() + after
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and not until():
             try:
                 if not connection.recv(65536):
                     return
             except TimeoutError:
-                return
+                continue
 
 
 def test_a_request_keeps_its_id_or_gets_one(http: httpx.Client) -> None:
@@ -215,8 +218,18 @@ def test_nothing_works_for_a_client_that_left(
 def test_the_log_says_where_the_time_of_a_client_that_left_went(
     server: RunningServer, caplog: pytest.LogCaptureFixture, stream: bool
 ) -> None:
+    engine = server.hub.default.engine
+    assert engine is not None
+    wait_until_idle(server)
+    known = engine.stats().scheduler.num_answer_tokens_computed
     with caplog.at_level(logging.INFO, logger="treadle.server.access"):
-        leave(server, {**LONG, "stream": stream}, 1.0, request_id="left")
+        leave(
+            server,
+            {**LONG, "stream": stream},
+            PATIENCE_SECONDS,
+            request_id="left",
+            until=lambda: engine.stats().scheduler.num_answer_tokens_computed > known,
+        )
         fields = access_log(caplog, "left").fields  # type: ignore[attr-defined]
     assert (fields["status"], fields["finish"]) == (499, "abort")
     assert 0 < fields["prefill"] + fields["decode"] <= fields["seconds"]
@@ -271,9 +284,12 @@ def test_an_answer_that_takes_too_long_ends_with_504_and_a_stream_with_an_error(
             ):
                 response = client.post(path, json=body)
                 assert (response.status_code, response.json()["error"]["code"]) == (504, "timeout")
-            with client.stream("POST", "/v1/completions", json={**LONG, "prompt": "and", "stream": True}) as stream:
-                assert stream.status_code == 200
-                last = [line for line in stream.iter_lines() if line][-1]
+            for _ in range(100):
+                with client.stream("POST", "/v1/completions", json={**LONG, "prompt": "and", "stream": True}) as stream:
+                    last = [line for line in stream.iter_lines() if line][-1]
+                if stream.status_code != 504:  # as where the machine is too busy to begin in time
+                    break
+            assert stream.status_code == 200
             assert json.loads(last.removeprefix("data: "))["error"]["code"] == "timeout"
             wait_until_idle(running)
             assert (

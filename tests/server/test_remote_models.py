@@ -112,4 +112,4 @@ def test_nothing_works_over_there_for_a_client_that_left(
     remote_server: RunningServer, native_server: RunningServer, stream: bool
 ) -> None:
     leave(remote_server, {**LONG, "stream": stream}, 0.3)
-    wait_until_idle(native_server, 10)
+    wait_until_idle(native_server)

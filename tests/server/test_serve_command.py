@@ -27,7 +27,7 @@ from treadle.server.settings import ServerSettings
 
 pytestmark = pytest.mark.model
 
-BODY = {"prompt": "Once upon a time", "max_tokens": 200, "temperature": 0, "ignore_eos": True, "stream": True}
+BODY = {"prompt": "Once upon a time", "max_tokens": 400, "temperature": 0, "ignore_eos": True, "stream": True}
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def serving(path: Path, home: Path, *options: str, **settings: str) -> Iterator[
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stream_ends_in_peace_when_the_server_is_told_to_end(smollm2_path: Path, tmp_path: Path, number: int) -> None:
     with (
-        serving(smollm2_path, tmp_path, "--log-json") as (process, url),
+        serving(smollm2_path, tmp_path, "--log-json", "--drain-timeout", str(PATIENCE_SECONDS)) as (process, url),
         httpx.Client(base_url=url, timeout=PATIENCE_SECONDS) as http,
     ):
         with http.stream("POST", "/v1/completions", json=BODY) as response:
@@ -69,7 +69,7 @@ def test_a_stream_ends_in_peace_when_the_server_is_told_to_end(smollm2_path: Pat
         assert (refused, lives) == ([503, 503], 200)
         assert process.stderr is not None
         entries = [json.loads(line) for line in process.stderr.read().splitlines()]
-        assert [entry["answer_tokens"] for entry in entries if entry.get("route") == "/v1/completions"] == [200]
+        assert [entry["answer_tokens"] for entry in entries if entry.get("route") == "/v1/completions"] == [400]
     assert (tmp_path / "kv-cache").is_dir()
 
 

@@ -39,7 +39,7 @@ class Traced:
         self.exporter = InMemorySpanExporter()
         provider = TracerProvider(shutdown_on_exit=False)
         provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.server = RunningServer(path, ServerSettings(request_timeout=20), spans=Spans(provider))
+        self.server = RunningServer(path, ServerSettings(), spans=Spans(provider))
 
     def ask(self, path: str, body: dict[str, Any], **headers: str) -> tuple[httpx.Response, list[ReadableSpan]]:
         """The response and the spans, the request's own last."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from typing import Any
 
 import httpx
@@ -145,11 +144,9 @@ def test_json_object_gives_an_object(http: httpx.Client) -> None:
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_cannot_be_enforced_is_refused(http: httpx.Client, schema: Any, reason: str, stream: bool) -> None:
-    began = time.monotonic()
     response = ask(http, response_format=schema_format(schema), stream=stream)
     assert response.status_code == 400
     assert reason in response.json()["error"]["message"] or reason == "enum"
-    assert time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize(

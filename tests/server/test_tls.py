@@ -59,7 +59,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture(scope="module")
 def secure(smollm2_path: Path, certificate: tuple[Path, Path]) -> Iterator[RunningServer]:
     files = {"tls_certificate": certificate[0], "tls_key": certificate[1]}
-    running = RunningServer(smollm2_path, ServerSettings(**files, client_timeout=1))  # type: ignore[arg-type]
+    running = RunningServer(smollm2_path, ServerSettings(**files))  # type: ignore[arg-type]
     yield running
     running.close()
 
@@ -81,7 +81,7 @@ def test_who_does_not_trust_it_and_plain_http_are_not_served(secure: RunningServ
     with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
         httpx.get(f"{secure.url}/health", timeout=PATIENCE_SECONDS)
     with pytest.raises(httpx.HTTPError):
-        httpx.get(f"{secure.url.replace('https', 'http')}/health")
+        httpx.get(f"{secure.url.replace('https', 'http')}/health", timeout=PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize(

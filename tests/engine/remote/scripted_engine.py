@@ -17,7 +17,7 @@ from treadle.engine.remote.engine import RemoteEngine
 from treadle.engine.remote.http import RemoteLimits
 
 CHAT = "/v1/chat/completions"
-FAST = RemoteLimits(connect_timeout=5, read_timeout=20, max_retries=2)
+FAST = RemoteLimits(connect_timeout=PATIENCE_SECONDS, read_timeout=PATIENCE_SECONDS, max_retries=2)
 
 
 def models(owner: str = "vllm", *names: str, **facts: Any) -> Answer:
