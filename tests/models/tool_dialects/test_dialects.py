@@ -209,6 +209,16 @@ def test_harmony_messages(text: str, expected: list[Part]) -> None:
     assert read(BY_NAME["harmony"], *text) == expected
 
 
+@pytest.mark.parametrize("mark", ["<|channel|>", "<|start|>", " to="])
+@pytest.mark.parametrize("before", ["", "<|channel|>final<|message|>so<|end|>"])
+def test_a_mark_of_harmony_that_begins_no_header_is_text(mark: str, before: str) -> None:
+    text = mark + "x" * 300
+    told = "so" + text.lstrip() if before else text
+    for pieces in ([before + text], before + text):
+        assert read(BY_NAME["harmony"], *pieces) == [Content(told)]
+        assert read(BY_NAME["harmony"], *pieces, "<|channel|>final<|message|>end") == [Content(told + "end")]
+
+
 def test_harmony_calls_nothing_where_nothing_was_offered() -> None:
     text = "<|channel|>commentary to=functions.now<|message|>{}<|call|>"
     parser: Any = BY_NAME["harmony"].parser({})

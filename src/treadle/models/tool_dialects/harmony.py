@@ -31,6 +31,7 @@ class _HarmonyParser:
         self._held = ""
         self._is_message = False
         self._is_first = True
+        self._first_end = 0  # after a mark that turned out to begin no header, which is text
         self._header = ""
         self._recipient: str | None = None
 
@@ -58,10 +59,12 @@ class _HarmonyParser:
         end = begin.find(MESSAGE)
         if begin.startswith(_BEGINNINGS) and 0 <= end <= _MAX_HEADER:
             self._header, self._held = begin[:end] + MESSAGE, begin[end + len(MESSAGE) :]
+            self._first_end = 0
         elif begin.startswith(_BEGINNINGS) and len(begin) < _MAX_HEADER + len(MESSAGE):
             return False
         else:
             self._header, self._held = "", begin
+            self._first_end = 1 if begin.startswith(_BEGINNINGS) else 0
         recipient = _RECIPIENT.search(self._header)
         self._recipient = None if recipient is None else recipient[1]
         self._is_message, self._is_first = True, False
@@ -69,7 +72,7 @@ class _HarmonyParser:
 
     def _read_message(self, parts: list[Part]) -> bool:
         """Take what is certain of a message; false when more text is needed."""
-        found = [(start, end) for end in _ENDS if (start := self._held.find(end)) >= 0]
+        found = [(start, end) for end in _ENDS if (start := self._held.find(end, self._first_end)) >= 0]
         if found:
             start, end = min(found)
             parts += self._whole(self._held[:start], is_ended=True)
@@ -80,6 +83,7 @@ class _HarmonyParser:
             kept = max(overlap(self._held, end) for end in _ENDS)
             parts += self._text(self._held[: len(self._held) - kept])
             self._held = self._held[len(self._held) - kept :]
+            self._first_end = 0
         return False
 
     def _whole(self, text: str, *, is_ended: bool) -> list[Part]:
