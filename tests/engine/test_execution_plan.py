@@ -134,6 +134,14 @@ def test_settings_out_of_range_are_refused(tiny_path: Path, settings: dict[str, 
         plan(tiny_path, **settings)
 
 
+@pytest.mark.parametrize("name", ["threads", "prompt_threads"])
+def test_threads_that_could_only_wait_for_each_other_are_refused(tiny_path: Path, name: str) -> None:
+    plan(tiny_path, **{name: 32})
+    with pytest.raises(UsageError, match=f"^{name} is 33, expected 1 to 32 on the 4 CPUs") as refused:
+        plan(tiny_path, **{name: 33})
+    assert "leave it out" in (refused.value.hint or "")
+
+
 def test_an_argument_there_is_not_is_refused(tiny_path: Path) -> None:
     with pytest.raises(TypeError, match="without the argument 'thread'"):
         LLM(tiny_path, thread=2)  # type: ignore[call-arg]

@@ -13,7 +13,7 @@ from treadle.engine.memory_plan import MAX_NUM_REQUESTS, MemoryPlan, plan_memory
 from treadle.errors import UsageError
 from treadle.hardware.limits import CpuQuota
 from treadle.hardware.placement import Placement, num_copies, plan_placement
-from treadle.hardware.plan import UNPINNED, ThreadPlan, assign_threads, split_cores
+from treadle.hardware.plan import MAX_THREADS, UNPINNED, ThreadPlan, assign_threads, split_cores
 
 if TYPE_CHECKING:
     from treadle.config import Settings
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from treadle.models.outline import ModelOutline
 
 __all__ = ["Choice", "ExecutionPlan", "MachineView", "plan_execution", "plan_threads_of"]
+
+# Threads wait for each other many times a token: with far more of them than CPUs an answer takes minutes.
+_MAX_THREADS_PER_CPU = 8
 
 
 class Choice(NamedTuple):
@@ -133,6 +136,7 @@ def plan_execution(
         UsageError: A setting is out of range.
         CapacityError: Weights or context do not fit in memory; says the largest context that does.
     """
+    _check_threads(settings, machine.topology)
     wanted = settings.numa or "auto"
     shape = file.hyperparameters
     memory = plan_memory(
@@ -175,6 +179,19 @@ def plan_threads_of(settings: Settings, machine: MachineView, placement: Placeme
     if settings.prompt_threads is None:
         return threads, threads
     return threads, _threads("prompt_threads", settings, machine, placement)
+
+
+def _check_threads(settings: Settings, topology: Topology) -> None:
+    """Refuse more threads than could ever get anything done; only what is set is looked at, not what changes later."""
+    num_cpus = len(topology.usable)
+    most = min(MAX_THREADS, _MAX_THREADS_PER_CPU * num_cpus)
+    for name in ("threads", "prompt_threads"):
+        number = getattr(settings, name)
+        if number is not None and number > most:
+            raise UsageError(
+                f"{name} is {number}, expected 1 to {most} on the {num_cpus} CPUs that this process may use",
+                hint="leave it out to use every core; more threads than cores make answers slower",
+            )
 
 
 def _threads(name: str, settings: Settings, machine: MachineView, placement: Placement) -> ThreadPlan:
