@@ -1,4 +1,6 @@
 import json
+import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,8 +89,14 @@ def test_a_file_without_the_usual_suffix_is_found_by_its_bare_name(
 def test_paths_that_lead_nowhere_are_refused(tmp_path: Path, store: ModelStore) -> None:
     with pytest.raises(UsageError, match=r"missing\.gguf: no such file"):
         resolve_model(tmp_path / "missing.gguf", store=store)
-    with pytest.raises(UsageError, match=r"expected a \.gguf file, found a folder"):
+    with pytest.raises(UsageError, match=r"expected a \.gguf file, found a folder\nhint: .* no \.gguf file"):
         resolve_model(tmp_path, store=store)
+    model = write_model(tmp_path / "m.gguf")
+    with pytest.raises(UsageError, match=re.escape(f"such as {model}")):
+        resolve_model(tmp_path, store=store)
+    os.mkfifo(tmp_path / "pipe.gguf")
+    with pytest.raises(UsageError, match=r"pipe\.gguf: expected a \.gguf file, found a pipe or a device"):
+        resolve_model(tmp_path / "pipe.gguf", store=store)
 
 
 def test_an_unknown_name_is_refused_with_stored_names_among_the_close_ones(tmp_path: Path, store: ModelStore) -> None:

@@ -220,8 +220,12 @@ def damaged_model(stored: StoredModel, problem: str) -> UsageError:
 
 def _existing_file(path: Path) -> Path:
     if path.is_dir():
-        raise UsageError(f"{path}: expected a .gguf file, found a folder")
+        inside = min(path.glob("*.gguf"), default=None)
+        hint = f"name a file in it, such as {inside}" if inside else "name a file; there is no .gguf file in the folder"
+        raise UsageError(f"{path}: expected a .gguf file, found a folder", hint=hint)
     if not path.is_file():
+        if path.exists():
+            raise UsageError(f"{path}: expected a .gguf file, found a pipe or a device", hint="save it to a file first")
         raise UsageError(
             f"{path}: no such file", hint="`treadle list` shows stored models, `treadle list --catalog` others"
         )

@@ -153,7 +153,12 @@ class RemoteHttp:
                 hint="name the authority that signed its certificate in SSL_CERT_FILE",
             )
         if isinstance(error, httpx.ConnectError):
-            return TryAgainError(RemoteError(f"the engine at {self._host} cannot be reached: {_reason(error)}"))
+            return TryAgainError(
+                RemoteError(
+                    f"the engine at {self._host} cannot be reached: {_reason(error)}",
+                    hint="start a server there, or give the URL of one that runs, such as http://HOST:8080/v1",
+                )
+            )
         return TryAgainError(RemoteError(f"the connection to the engine at {self._host} broke: {_reason(error)}"))
 
     async def _check(self, response: httpx.Response) -> None:
