@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tiny_vocabularies import CONTROL, byte_pair
 from treadle.engine.conversation import Conversation
 from treadle.engine.form import JsonForm
+from treadle.engine.grammar import GrammarConstraint, Grammars
 from treadle.engine.prepare import prepare_conversation
 from treadle.engine.prompt import PromptReader
 from treadle.errors import UsageError
@@ -81,3 +83,44 @@ def test_arguments_that_cannot_be_enforced(parameters: dict[str, Any], reason: s
     with pytest.raises(UsageError, match="'f'") as caught:
         prepare_conversation(prompts, Conversation(QUESTION, tools=[tool], choice="required"), None)
     assert reason in str(caught.value)
+
+
+HERMES = """{% for tool in tools or [] %}<tool_call>{{ tool.function.name }}{% endfor %}
+{%- for message in messages %}{{ message.content }}{% endfor %}"""
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_right"),
+    [
+        ("It is noon. 1 < 2", True),
+        ('I ask.\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>', True),
+        (
+            '<tool_call>\n{"name": "now", "arguments": {"zone": "x"}}\n</tool_call>\nand\n<tool_call>\n{"name": "add"',
+            True,
+        ),
+        ('<tool_call>\n{"name": "add", "arguments": {}}', False),
+        ('<tool_call>\n{"name": "add", "arguments": {"a": "1"}}', False),
+        ('<tool_call>\n{"name": "other"', False),
+    ],
+)
+def test_strict_functions_are_enforced_inside_free_text(answer: str, is_right: bool) -> None:
+    tokenizer = Tokenizer.from_metadata(byte_pair(("<end>", CONTROL), eos_token_id=256))
+    prompts = PromptReader("m", tokenizer, ChatTemplate(HERMES, tokenizer.vocabulary), context=4096)
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    add = {"type": "function", "function": {"name": "add", "parameters": schema}}
+    strict = {"type": "function", "function": {**add["function"], "strict": True}}
+    assert prepare_conversation(prompts, Conversation(QUESTION, tools=[NOW, add]), None)[1] is None
+    prompt, rules = prepare_conversation(prompts, Conversation(QUESTION, tools=[NOW, strict]), None)
+    assert rules is not None
+    assert prompt.parser is not None
+    constraint = Grammars(tokenizer).compile(rules).constraint()
+    allowed = [allows(constraint, token_id) for token_id in tokenizer.encode(answer, add_bos=False)]
+    assert all(allowed) == is_right
+
+
+def allows(constraint: GrammarConstraint, token_id: int) -> bool:
+    """Tell whether a token may come, and take it in if so."""
+    is_allowed = bool(constraint.allowed_tokens()[token_id // 32] >> np.uint32(token_id % 32) & 1)
+    if is_allowed:
+        constraint.accept(token_id)
+    return is_allowed

@@ -6,7 +6,8 @@ Leaves to others: rendering and encoding (``PromptReader``), compiling (``Gramma
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from treadle.engine.form import JsonForm
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from treadle.engine.conversation import Conversation
     from treadle.engine.form import AnswerForm
     from treadle.engine.prompt import EncodedPrompt, PromptReader
+    from treadle.models.tool_dialects.dialect import CallFrame
 
 __all__ = ["prepare_conversation"]
 
@@ -62,16 +64,18 @@ def prepare_conversation(
         tools = [{**tool, "function": {"description": "", **tool["function"]}} for tool in tools or ()]
     shown_tools = None if dialect.name == "fenced" else tools
     schemas = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools or ()}
-    rules = _rules(dialect, schemas, conversation, form)
-    opening = dialect.forced_opening if rules else ""
+    has_form = form is not None or conversation.choice == "required"
+    strict = {tool["function"]["name"] for tool in tools or () if tool["function"].get("strict")}
+    rules = _rules(dialect, schemas, conversation, form) if has_form else _strict_rules(dialect, schemas, strict)
+    opening = dialect.forced_opening if has_form else ""
     prompt = prompts.read_chat(messages, {"tools": shown_tools, **conversation.variables}, opening=opening)
-    reasoning = None if rules else find_reasoning(source)
-    is_read = bool(schemas) or (dialect.is_enveloped and not rules)
+    reasoning = None if has_form else find_reasoning(source)
+    is_read = bool(schemas) or (dialect.is_enveloped and not has_form)
 
     def parser() -> AnswerParser:
         inner: AnswerParser = _PlainParser()
         if is_read:
-            inner = (dialect.forced_parser if rules else dialect.parser)(schemas)
+            inner = (dialect.forced_parser if has_form else dialect.parser)(schemas)
         if reasoning is None:
             return inner
         is_open = prompt.text.rstrip().endswith(reasoning.opening)
@@ -83,11 +87,9 @@ def prepare_conversation(
     return dataclasses.replace(prompt, shown_ids=prompts.control_ids(shown), parser=parser), rules
 
 
-def _rules(dialect: Dialect, schemas: _Schemas, conversation: Conversation, form: AnswerForm | None) -> Rules | None:
-    """Return the grammar of the answer, ``None`` if it is free."""
+def _rules(dialect: Dialect, schemas: _Schemas, conversation: Conversation, form: AnswerForm | None) -> Rules:
+    """Return the grammar of an answer that has a form, or must be calls."""
     is_forced = conversation.choice == "required"
-    if not is_forced and form is None:
-        return None
     is_json = is_forced or isinstance(form, JsonForm)
     rules = []
     if form is not None and not is_forced:
@@ -98,14 +100,38 @@ def _rules(dialect: Dialect, schemas: _Schemas, conversation: Conversation, form
     if not names:
         raise UsageError('tool_choice "required" needs at least one tool')
     for index, name in enumerate(names):
-        rules.append(f"call_{index}: {_framed_call(dialect, name, schemas[name])}")
-    rules.append("call: " + " | ".join(f"call_{index}" for index in range(len(names))))
+        rules.append(f"call_{index}: {_framed_call(dialect.frame, name, schemas[name])}")
+    rules.append(_one_of_calls(len(names)))
     calls = 'call ("\\n" call)*' if conversation.is_parallel and dialect.is_json else "call"
     return Rules("\n".join([f"start: {calls}" if is_forced else f"start: answer | {calls}", *rules]), is_json)
 
 
-def _framed_call(dialect: Dialect, name: str, schema: Mapping[str, Any]) -> str:
-    frame = dialect.frame
+def _strict_rules(dialect: Dialect, schemas: _Schemas, strict: Collection[str]) -> Rules | None:
+    """Return the grammar of free text whose calls are of functions there are, by their schemas if these are strict.
+
+    None where nothing is strict, or where the dialect has no control token that tells a call from text.
+    """
+    marker = dialect.frame.opening.strip()
+    if not strict or marker not in dialect.control_tokens:
+        return None
+    frame = dataclasses.replace(dialect.frame, opening=dialect.frame.opening.removeprefix(marker))
+    anything = r"(.|\n)*"
+    rules = [
+        "start: (text call)* REST?",
+        f"text[suffix={literal(marker)}]: /{anything}/",
+        f"REST: /{anything}/ & ~/{anything}{re.escape(marker)}{anything}/",
+        _one_of_calls(len(schemas)),
+    ]
+    for index, (name, schema) in enumerate(schemas.items()):
+        rules.append(f"call_{index}: {_framed_call(frame, name, schema if name in strict else {})}")
+    return Rules("\n".join(rules), is_json=False)
+
+
+def _one_of_calls(count: int) -> str:
+    return "call: " + " | ".join(f"call_{index}" for index in range(count))
+
+
+def _framed_call(frame: CallFrame, name: str, schema: Mapping[str, Any]) -> str:
     try:
         arguments = {"type": "object", **enforceable(schema)}
     except UsageError as error:
