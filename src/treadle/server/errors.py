@@ -44,6 +44,7 @@ __all__ = [
 ]
 
 _log = logging.getLogger("treadle.server")
+_EXPECTED = "Input should be "
 _MOST_MISTAKES = 1000  # taking them all out of pydantic would take seconds, in which nobody is answered
 _NEAR = 0.8  # how alike paths must be for one to be what was meant by the other
 # What each API calls the settings of the engine.
@@ -123,7 +124,7 @@ def invalid_body(error: ValidationError) -> ApiError:
     """Turn what pydantic found into one sentence about the first field at fault."""
     if error.error_count() > _MOST_MISTAKES:
         return ApiError(400, f"the body has {error.error_count()} mistakes, too many to name one", code="invalid_value")
-    found = error.errors(include_url=False, include_input=False)
+    found = error.errors(include_url=False)
     first = found[0]
     path, is_union = _path(first["loc"])
     if is_union:  # the alternative that was meant is the one that got furthest
@@ -135,17 +136,36 @@ def invalid_body(error: ValidationError) -> ApiError:
         path += f".{field}" if path and field[:1].isalpha() else field
     if first["type"] == "extra_forbidden":
         return ApiError(400, f"unknown parameter: {path}", param=path, code="unknown_parameter")
-    message = first["msg"].removeprefix("Value error, ")
+    message = _sentence(first)
     code = "unsupported_parameter" if first["type"] == "unsupported" else "invalid_value"
     if first["type"] == "missing":
         code = "missing_required_parameter"
     if first["type"] == "json_invalid":
-        return ApiError(400, f"the body is not JSON: {message}", code="invalid_json")
+        return ApiError(400, f"the body is not JSON: {message.removeprefix('Invalid JSON: ')}", code="invalid_json")
     return ApiError(400, f"{path}: {message}" if path else message, param=path or None, code=code)
 
 
 def _messages_at(path: str, found: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [str(error["msg"]) for error in found if _path(error["loc"])[0] == path]
+    return [_sentence(error) for error in found if _path(error["loc"])[0] == path]
+
+
+def _sentence(error: Mapping[str, Any]) -> str:
+    """Return what pydantic says of a field, in our words where it tells what a value should be."""
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if not message.startswith(_EXPECTED):
+        return message
+    expected = message.removeprefix(_EXPECTED)
+    if expected.startswith(("greater", "less")):
+        expected = f"a number {expected}"
+    return f"expected {expected}, found {_shown(error['input'])}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "an object"
+    if isinstance(value, str):
+        return f"{value!r:.60}"
+    return "a list" if isinstance(value, Sequence) else json.dumps(value, default=str)[:60]
 
 
 def _path(places: tuple[int | str, ...]) -> tuple[str, bool]:
