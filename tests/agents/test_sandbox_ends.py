@@ -16,6 +16,7 @@ from sandboxes import AMPLE, within
 import treadle
 from patience import PATIENCE_SECONDS
 from treadle.agents.sandbox import Outcome, Sandbox, SandboxLimits
+from treadle.agents.sandbox.process import Processes
 
 
 def run_python(code: str, limits: SandboxLimits) -> Outcome:
@@ -116,6 +117,20 @@ def test_a_killed_process_takes_its_sandboxes_along(is_unsafe: bool, tmp_path: P
             time.sleep(0.01)
         server.kill()
     wait_until_nothing_runs_in(workspace)
+
+
+def test_what_one_waits_for_another_may_collect() -> None:
+    async def use() -> None:
+        child = subprocess.Popen(["sleep", "300"])
+        processes = Processes(child.pid, child)
+        processes.kill()
+        waiting = asyncio.create_task(processes.gone())
+        await asyncio.sleep(0)
+        processes.collect()
+        await waiting
+        assert not processes.is_alive
+
+    asyncio.run(use())
 
 
 def test_a_nursery_that_was_killed_is_renewed() -> None:

@@ -50,9 +50,14 @@ class Processes:
 
     async def gone(self) -> None:
         """Wait until they have ended; to be called after ``kill``."""
-        if self._descriptor is not None:
+        if self._descriptor is None:
+            return
+        descriptor = os.dup(self._descriptor)  # somebody else may collect them meanwhile
+        try:
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(_ended(self._descriptor), DEATH_SECONDS)
+                await asyncio.wait_for(_ended(descriptor), DEATH_SECONDS)
+        finally:
+            os.close(descriptor)
 
     def let_go(self) -> None:
         """Hold it no longer, and leave it to what started it."""
