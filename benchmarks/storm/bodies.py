@@ -96,7 +96,7 @@ BODIES = (
     _Hostile("a surrogate to stop at", lambda _: _with(rb'"stop":"\udc00"')),
     _Hostile("a raw surrogate", lambda _: _chat(b'"\xed\xa0\x80"')),
     _Hostile("bytes that are no UTF-8", lambda _: _chat(b'"\xff\xfe"')),
-    _Hostile("a byte order mark", lambda _: b"\xef\xbb\xbf" + _text("hi")),
+    _Hostile("a byte order mark", lambda _: b"\xef\xbb\xbf" + _text("hi"), is_legal=True),
     _Hostile("UTF-16", lambda _: json.dumps({"messages": []}).encode("utf-16")),
     _Hostile("nothing", lambda _: b""),
 )
