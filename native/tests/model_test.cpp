@@ -25,7 +25,7 @@ uint64_t run_model(const GgufFile& file, const char* isa, KvType kv_type) {
     LoadOptions options;
     options.kernels = find_kernels(isa);
     options.cpus = cpus;
-    Runtime runtime(Model::load(file, options), cpus, 2, kPromptTokens, kv_type);
+    Runtime runtime(Model::load(file, options), cpus, {2}, kPromptTokens, kv_type);
     const int32_t vocab_size = runtime.model().config().vocab_size;
     SamplingParams params;
     params.temperature = 0.0f;
