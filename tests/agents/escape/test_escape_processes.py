@@ -208,9 +208,11 @@ print("done")
 
 def test_nobody_outside_can_be_signalled(attempt: Attempt) -> None:
     """Process numbers of the machine mean nothing inside: there are only the sandbox's own."""
+    # The parent of tests in a container may be process 1, which is somebody inside, too.
+    outside = [pid for pid in (os.getpid(), os.getppid()) if pid > 50]
     code = f"""
 import os, signal
-for pid in ({os.getpid()}, {os.getppid()}):
+for pid in {outside}:
     try:
         os.kill(pid, signal.SIGKILL)
         print("killed", pid)
@@ -218,7 +220,7 @@ for pid in ({os.getpid()}, {os.getppid()}):
         print("nobody")
 print(sorted(int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) > 50))
 """
-    assert attempt(code).stdout.text.split("\n") == ["nobody", "nobody", "[]", ""]
+    assert attempt(code).stdout.text.split("\n") == [*["nobody"] * len(outside), "[]", ""]
 
 
 @pytest.mark.parametrize("target", ["-1", "1", "os.getppid()"])
