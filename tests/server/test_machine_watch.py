@@ -104,6 +104,22 @@ def test_a_request_ends_the_measurement_and_it_is_tried_again() -> None:
     assert machine.watch.speed == SLOW
 
 
+def test_a_request_that_is_gone_before_the_measurement_ends_does_not_count_as_one_that_failed() -> None:
+    machine = Machine(FAST, SLOW)
+    machine.clock.now += 10
+
+    def measure(cpus: Sequence[int], *, isa: str, goes_on: Callable[[], bool]) -> MachineSpeed | None:
+        with machine.limits.admit():
+            assert not goes_on()
+        return None
+
+    machine.watch._measure = measure
+    machine.idle(0)
+    machine.watch._measure = machine._measure
+    assert machine.idle(1.1) == 1
+    assert machine.watch.speed == FAST
+
+
 @pytest.mark.parametrize("outcome", [None, CapacityError("no memory")])
 def test_a_machine_that_cannot_be_measured_is_not_asked_all_the_time(outcome: Exception | None) -> None:
     machine = Machine(outcome, FAST)

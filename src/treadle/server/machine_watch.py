@@ -104,14 +104,20 @@ class MachineWatch:
         if report is None:
             return
         isa = report.isa if report.engine.name == "native" else ""  # llama.cpp has no kernel table
-        speed = None
+        speed, disturbed = None, False
+
+        def goes_on() -> bool:  # whoever disturbed it may be gone before it ends
+            nonlocal disturbed
+            disturbed = disturbed or not self._is_idle()
+            return not disturbed
+
         try:
-            speed = await asyncio.to_thread(self._measure, report.thread_plan.cpus, isa=isa, goes_on=self._is_idle)
+            speed = await asyncio.to_thread(self._measure, report.thread_plan.cpus, isa=isa, goes_on=goes_on)
         except TreadleError as error:  # nothing depends on it
             _log.warning("the machine's limits could not be measured: %s", error)
         if speed is not None:
             self.speed = speed if self.speed is None else self.speed.best_of(speed)
-        if speed is not None or self._is_idle():
+        if speed is not None or not disturbed:
             self._measured_at = self._clock()
 
     def _computing(self) -> LoadReport | None:
