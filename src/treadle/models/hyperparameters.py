@@ -12,62 +12,14 @@ from itertools import compress
 from typing import Any, NoReturn
 
 from treadle.errors import ModelFileError
+from treadle.models.families import ENCODERS, REQUIRED_TENSORS, WINDOW_PERIODS
 
 __all__ = ["Hyperparameters", "read_hyperparameters", "reads_both_ways"]
-
-# Architectures whose files need not say that every token sees those behind it, too.
-_ENCODERS = frozenset(
-    {"bert", "eurobert", "gemma-embedding", "jina-bert-v2", "jina-bert-v3", "llama-embed", "modern-bert", "neo-bert"}
-    | {"nomic-bert", "nomic-bert-moe"}
-)
 
 _MAX_LAYERS = 512
 _MAX_SIZE = 2**31 - 1
 _F16_BYTES = 2
 _F32_BYTES = 4
-
-_PROJECTIONS = ("attn_q", "attn_k", "attn_v", "attn_output")
-_PRODUCTS = ("ffn_gate", "ffn_up", "ffn_down")
-_BIASES = ("attn_q.bias", "attn_k.bias", "attn_v.bias")
-_HEAD_NORMS = ("attn_q_norm", "attn_k_norm")
-_POST_NORMS = ("post_attention_norm", "post_ffw_norm")
-
-
-def _weights(*names: str) -> tuple[str, ...]:
-    return tuple(f"{name}.weight" for name in names)
-
-
-_EXPERTS = _weights("ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
-_SHARED_EXPERT = _weights(*(f"ffn_{name}_shexp" for name in ("gate", "up", "down", "gate_inp")))
-_ATTENTION = _weights("attn_norm", *_PROJECTIONS, "ffn_norm")
-_LLAMA = (*_ATTENTION, *_weights(*_PRODUCTS))
-_POST_NORMS_ONLY = _weights(*_PROJECTIONS, *_HEAD_NORMS, *_PRODUCTS, *_POST_NORMS)
-# What each layer has, by architecture; of others only metadata and the embedding are checked.
-_REQUIRED_TENSORS = {
-    **dict.fromkeys(
-        ("llama", "ernie4_5", "exaone", "gemma", "granite", "internlm2", "minicpm", "mistral3", "smollm3"), _LLAMA
-    ),
-    "qwen2": (*_LLAMA, *_BIASES),
-    "qwen2moe": (*_ATTENTION, *_BIASES, *_EXPERTS, *_SHARED_EXPERT),
-    "qwen3": (*_LLAMA, *_weights(*_HEAD_NORMS)),
-    "qwen3moe": (*_ATTENTION, *_weights(*_HEAD_NORMS), *_EXPERTS),
-    "gemma2": (*_LLAMA, *_weights(*_POST_NORMS)),
-    "gemma3": (*_LLAMA, *_weights(*_HEAD_NORMS, *_POST_NORMS)),
-    "gpt-oss": (
-        *_weights("attn_norm", *_PROJECTIONS, "attn_sinks", "post_attention_norm"),
-        *(*_BIASES, "attn_output.bias"),
-        *(*_EXPERTS, *(name.replace("weight", "bias") for name in _EXPERTS)),
-    ),
-    "granitemoe": (*_ATTENTION, *_EXPERTS),
-    "olmoe": (*_ATTENTION, *_weights(*_HEAD_NORMS), *_EXPERTS),
-    "glm4": _weights("attn_norm", *_PROJECTIONS, "ffn_norm", "ffn_up", "ffn_down", *_POST_NORMS),
-    "phi3": _weights("attn_norm", "attn_qkv", "attn_output", "ffn_norm", "ffn_up", "ffn_down"),
-    "seed_oss": _weights("attn_norm", *_PROJECTIONS, "post_attention_norm", *_PRODUCTS),
-    **dict.fromkeys(("exaone4", "olmo2"), _POST_NORMS_ONLY),
-}
-# Where a file gives a window: all layers have it but the last one of so many, unless the file lists them; 1 for all.
-_WINDOW_PERIODS = {"exaone4": 4, "gemma2": 2, "gemma3": 6, "gpt-oss": 2, "olmo2": 4}
-_WINDOW_PERIODS |= dict.fromkeys(("ernie4_5", "internlm2", "llama", "phi3"), 1)
 
 
 @dataclass(frozen=True)
@@ -99,7 +51,7 @@ class Hyperparameters:
 
 def reads_both_ways(architecture: str, metadata: Mapping[str, Any]) -> bool:
     """Tell whether in such a file every token sees those behind it, too."""
-    return metadata.get(f"{architecture}.attention.causal") is False or architecture in _ENCODERS
+    return metadata.get(f"{architecture}.attention.causal") is False or architecture in ENCODERS
 
 
 def read_hyperparameters(
@@ -161,7 +113,7 @@ class _Reader:
 
     @property
     def _is_known(self) -> bool:
-        return self._architecture in _REQUIRED_TENSORS
+        return self._architecture in REQUIRED_TENSORS
 
     def _state_bytes(self, num_layers: int) -> int:
         """Bound what Mamba keeps of a sequence: a state and the last inputs of a convolution in each layer, float32."""
@@ -172,7 +124,7 @@ class _Reader:
 
     def _windows(self, num_layers: int) -> tuple[int, list[bool]]:
         """The window, 0 if there is none, and which layers have it."""
-        period = _WINDOW_PERIODS.get(self._architecture)
+        period = WINDOW_PERIODS.get(self._architecture)
         window = 0 if period is None else self._number("attention.sliding_window", default=0, at_least=0)
         if window == 0:
             return 0, [False] * num_layers
@@ -252,7 +204,7 @@ class _Reader:
             self._refuse(key, f"more than the layer of tensor {_brief(extra)}", num_layers)
 
     def _required_tensors(self, num_layers: int) -> list[str]:
-        of_layer = _REQUIRED_TENSORS.get(self._architecture)
+        of_layer = REQUIRED_TENSORS.get(self._architecture)
         if of_layer is None:
             return []
         if self._has_experts():
