@@ -37,8 +37,9 @@ float Runtime::Impl::query_scale(int64_t token) const {
 
 void Runtime::Impl::finish_head(float* head, const float* norm, int64_t token, int32_t rope) const {
     const ModelConfig& config = model_->config();
+    if (config.norms_rotated) rotate(head, token, rope);
     if (norm) model_->kernels().rms_norm(head, norm, config.head_dim, config.norm_epsilon, head);
-    rotate(head, token, rope);
+    if (!config.norms_rotated) rotate(head, token, rope);
 }
 
 void Runtime::Impl::finish_heads_and_store(int worker, int32_t index) {

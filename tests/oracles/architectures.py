@@ -20,6 +20,8 @@ class Architecture:
     fused_gate_up: bool = False
     head_norms: bool = False
     """Norms of each query and key head."""
+    norms_rotated: bool = False
+    """They follow the rotation."""
     projection_norms: bool = False
     """Norms of the whole query and key."""
     pre_norms: bool = True
@@ -110,6 +112,7 @@ ARCHITECTURES = {
     "granitemoe": Architecture(
         rope_halves=False, num_experts=8, shared_expert="plain", keys={**_SCALES, "attention.scale": 0.1}
     ),
+    "hunyuan-dense": Architecture(head_norms=True, norms_rotated=True),
     "internlm2": Architecture(rope_halves=False),
     "llama": Architecture(rope_halves=False, window_period=1),
     "minicpm": Architecture(rope_halves=False, keys=_SCALES),
@@ -150,8 +153,11 @@ ARCHITECTURES = {
     ),
     "qwen2": Architecture(qkv_bias=True),
     "qwen2moe": Architecture(qkv_bias=True, num_experts=8, shares_of_all=True, shared_expert="gated"),
+    "qwen2vl": Architecture(qkv_bias=True, keys={"rope.dimension_sections": [4, 6, 6, 0]}),
     "qwen3": Architecture(head_norms=True),
     "qwen3moe": Architecture(head_norms=True, num_experts=8),
+    "qwen3vl": Architecture(head_norms=True, keys={"rope.dimension_sections": [6, 5, 5, 0]}),
+    "qwen3vlmoe": Architecture(head_norms=True, num_experts=8, keys={"rope.dimension_sections": [6, 5, 5, 0]}),
     "seed_oss": Architecture(qkv_bias=True, post_norm_is_next=True),
     "smollm3": Architecture(rope_halves=False, no_rope_period=4),
 }

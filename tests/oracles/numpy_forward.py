@@ -154,10 +154,13 @@ class _Pass:
                 projected[index] = self.norm(projected[index], f"blk.{layer}.attn_{part}_norm.weight")
         heads = [part.reshape(len(x), -1, model.head_dim) for part in projected]
         for index, part in enumerate("qk"):
-            if not model.kind.projection_norms:
-                heads[index] = self.norm(heads[index], f"blk.{layer}.attn_{part}_norm.weight")
+            norm = "" if model.kind.projection_norms else f"blk.{layer}.attn_{part}_norm.weight"
+            if not model.kind.norms_rotated:
+                heads[index] = self.norm(heads[index], norm)
             if self.has_rope(layer):
                 heads[index] = self.rotate(heads[index], layer)
+            if model.kind.norms_rotated:
+                heads[index] = self.norm(heads[index], norm)
         query, key, value = heads
         query = query * self.temperature()[:, None, None]
         if self.rounding:

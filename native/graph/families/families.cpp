@@ -6,10 +6,10 @@ namespace treadle {
 
 std::span<const Family* const> families() {
     static constexpr const Family* kFamilies[] = {
-        &kBert,           &kErnie45,  &kExaone,     &kExaone4,   &kGemma,      &kGemma2,    &kGemma3,
-        &kGemmaEmbedding, &kGlm4,     &kGptOss,     &kGranite,   &kGraniteMoe, &kInternLm2, &kLlama,
-        &kMiniCpm,        &kMistral3, &kModernBert, &kNomicBert, &kOlmo2,      &kOlmoe,     &kPhi3,
-        &kQwen2,          &kQwen2Moe, &kQwen3,      &kQwen3Moe,  &kSeedOss,    &kSmolLm3};
+        &kBert,     &kErnie45,    &kExaone,    &kExaone4,    &kGemma,        &kGemma2,    &kGemma3, &kGemmaEmbedding,
+        &kGlm4,     &kGptOss,     &kGranite,   &kGraniteMoe, &kHunyuanDense, &kInternLm2, &kLlama,  &kMiniCpm,
+        &kMistral3, &kModernBert, &kNomicBert, &kOlmo2,      &kOlmoe,        &kPhi3,      &kQwen2,  &kQwen2Moe,
+        &kQwen2Vl,  &kQwen3,      &kQwen3Moe,  &kQwen3Vl,    &kQwen3VlMoe,   &kSeedOss,   &kSmolLm3};
     return kFamilies;
 }
 

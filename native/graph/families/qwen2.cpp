@@ -1,4 +1,5 @@
-// Qwen2 and Qwen2.5: as Llama, with biases on query, key and value.
+// Qwen2 and Qwen2.5: as Llama, with biases on query, key and value. Qwen2-VL and Qwen2.5-VL are the same for text,
+// whose positions in time, height and width are one.
 #include "family.h"
 
 namespace treadle {
@@ -15,5 +16,6 @@ void plan_layer(TensorPlan& plan, const ModelConfig& config, const std::string& 
 }  // namespace
 
 const Family kQwen2 = {"qwen2", read, plan_layer};
+const Family kQwen2Vl = {"qwen2vl", read, plan_layer};
 
 }  // namespace treadle

@@ -1,4 +1,4 @@
-// Qwen3, dense: as Llama, with a norm over each query and key head.
+// Qwen3, dense: as Llama, with a norm over each query and key head. Qwen3-VL is the same for text, see Qwen2.
 #include "family.h"
 
 namespace treadle {
@@ -15,5 +15,6 @@ void plan_layer(TensorPlan& plan, const ModelConfig& config, const std::string& 
 }  // namespace
 
 const Family kQwen3 = {"qwen3", read, plan_layer};
+const Family kQwen3Vl = {"qwen3vl", read, plan_layer};
 
 }  // namespace treadle

@@ -1,4 +1,4 @@
-// Qwen3 with a mixture of experts: as the dense one, the weights of a token's experts add up to one.
+// Qwen3 and Qwen3-VL with a mixture of experts: as the dense ones, the weights of a token's experts add up to one.
 #include "family.h"
 
 namespace treadle {
@@ -19,5 +19,6 @@ void plan_layer(TensorPlan& plan, const ModelConfig& config, const std::string& 
 }  // namespace
 
 const Family kQwen3Moe = {"qwen3moe", read, plan_layer};
+const Family kQwen3VlMoe = {"qwen3vlmoe", read, plan_layer};
 
 }  // namespace treadle

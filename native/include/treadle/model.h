@@ -76,6 +76,7 @@ struct ModelConfig {
     bool centres_norms = false;  // norms take away the mean first (Ba et al. 2016)
     Activation activation = Activation::kSilu;
     bool norms_projections = false;  // query and key norms span all heads together
+    bool norms_rotated = false;      // they follow the rotation
     RopePairing rope_pairing = RopePairing::kAdjacent;
     std::vector<RopeTable> ropes;
     bool long_rope = false;  // of two sets of factors the one for long contexts, see LoadOptions::context_length
@@ -135,7 +136,7 @@ struct LayerWeights {
     const float* attention_norm = nullptr;
     Matrix query, key, value, attention_output;
     const float* attention_sinks = nullptr;  // [num_heads], scores of a position that has no value
-    const float* query_norm = nullptr;       // of every head before it is rotated, or see norms_projections
+    const float* query_norm = nullptr;       // of every head before it is rotated, but see ModelConfig
     const float* key_norm = nullptr;
     const float* query_bias = nullptr;
     const float* key_bias = nullptr;

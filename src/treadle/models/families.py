@@ -34,10 +34,10 @@ REQUIRED_TENSORS = {
     **dict.fromkeys(
         ("llama", "ernie4_5", "exaone", "gemma", "granite", "internlm2", "minicpm", "mistral3", "smollm3"), _LLAMA
     ),
-    "qwen2": (*_LLAMA, *_BIASES),
+    **dict.fromkeys(("qwen2", "qwen2vl"), (*_LLAMA, *_BIASES)),
     "qwen2moe": (*_ATTENTION, *_BIASES, *_EXPERTS, *_SHARED_EXPERT),
-    "qwen3": (*_LLAMA, *_weights(*_HEAD_NORMS)),
-    "qwen3moe": (*_ATTENTION, *_weights(*_HEAD_NORMS), *_EXPERTS),
+    **dict.fromkeys(("hunyuan-dense", "qwen3", "qwen3vl"), (*_LLAMA, *_weights(*_HEAD_NORMS))),
+    **dict.fromkeys(("qwen3moe", "qwen3vlmoe"), (*_ATTENTION, *_weights(*_HEAD_NORMS), *_EXPERTS)),
     "gemma2": (*_LLAMA, *_weights(*_POST_NORMS)),
     "gemma3": (*_LLAMA, *_weights(*_HEAD_NORMS, *_POST_NORMS)),
     "gpt-oss": (
