@@ -19,7 +19,7 @@ PACKAGE = Path(treadle.__file__).parent
 # Top first. A room imports rooms of lower lines and itself, nothing else.
 LAYERS = [
     {"cli"},
-    {"server", "agents", "rag", "batch", "bench", "fleet"},
+    {"server", "agents"},
     {"engine"},
     {"models", "hardware"},
     {"config"},

@@ -19,7 +19,7 @@ import typer
 from http_page import http_page
 
 import treadle
-from treadle.cli.main import app
+from treadle.cli.main import application
 from treadle.models.catalog import load_catalog
 
 FOLDER = Path(__file__).parent
@@ -30,7 +30,7 @@ def cli_page() -> Iterator[str]:
     yield from ("# Command line", "", NOTE, "")
     yield "Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 a request, file or machine that does"
     yield "not fit, 2 a bug in Treadle, 3 an agent that was stopped before it was done, 130 stopped by Ctrl-C."
-    for name, command in commands(typer.main.get_command(app)):
+    for name, command in commands(typer.main.get_command(application())):
         arguments = " ".join(f"[{parameter.name}]" for parameter in command.params if is_argument(parameter))
         yield from ("", f"## treadle {name}", "", f"`treadle {name} [OPTIONS] {arguments}".rstrip() + "`", "")
         yield from inspect.cleandoc(command.help or "").splitlines()

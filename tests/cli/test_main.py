@@ -37,7 +37,11 @@ def test_starting_loads_nothing_heavy() -> None:
     import sys  # noqa: PLC0415
 
     heavy = {"numpy", "tokenizers", "jinja2", "huggingface_hub", "httpx", "rich.console", "treadle._native"}
-    program = f"import sys, treadle.cli.main; print(*sorted({heavy} & set(sys.modules)))"
+    others = {"treadle.cli.agent", "treadle.cli.doctor", "treadle.cli.serve", "treadle.cli.trace"}
+    program = (
+        "import sys, treadle.cli.main as main; main.application('run');"
+        f" print(*sorted({heavy | others} & set(sys.modules)))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
     )
@@ -51,7 +55,7 @@ def test_our_own_bugs_end_with_2_and_a_request_to_report(
     def strike(**_: object) -> None:
         raise error
 
-    monkeypatch.setattr(main_module, "app", strike)
+    monkeypatch.setattr(main_module, "application", lambda *_: strike)
     monkeypatch.setattr(console, "is_verbose", False)
     monkeypatch.delenv("TREADLE_DEBUG", raising=False)
     with pytest.raises(SystemExit) as ended:

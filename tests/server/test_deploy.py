@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from patience import PATIENCE_SECONDS
-from treadle.cli.main import app
+from treadle.cli.main import application
 
 DEPLOY = Path(__file__).parents[2] / "examples/deploy"
 PROJECT = (DEPLOY.parents[1] / "pyproject.toml").read_text()
@@ -22,7 +22,7 @@ GUIDE = Path(__file__).parents[2] / "docs/guides/serve.md"
 
 @pytest.mark.parametrize("path", [DEPLOY / "treadle.service", DEPLOY / "Dockerfile", GUIDE])
 def test_options_exist(path: Path) -> None:
-    serve = typer.main.get_command(app).commands["serve"]  # type: ignore[attr-defined]
+    serve = typer.main.get_command(application()).commands["serve"]  # type: ignore[attr-defined]
     known = {name for parameter in serve.params for name in (*parameter.opts, *parameter.secondary_opts)}
     text = path.read_text()
     commands = re.findall(r"serve.*", text) if path != GUIDE else [text]

@@ -19,7 +19,7 @@ import pytest
 
 from command import environment, treadle
 from patience import PATIENCE_SECONDS
-from treadle.cli.main import app
+from treadle.cli.main import application
 from treadle.errors import UsageError
 from treadle.server import logs
 from treadle.server.serve import _listen, _unless_terminated
@@ -197,7 +197,7 @@ def test_settings_that_cannot_be_are_refused_before_loading(
 ) -> None:
     monkeypatch.setattr(logs, "configure_logs", lambda **_: None)  # those of this process go on
     with pytest.raises(UsageError, match=message):
-        app(args=["serve", str(smollm2_path), *options], standalone_mode=False)
+        application("serve")(args=["serve", str(smollm2_path), *options], standalone_mode=False)
 
 
 def test_a_refusal_is_an_exit_code(smollm2_path: Path, tmp_path: Path) -> None:
