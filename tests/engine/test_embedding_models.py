@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from command import treadle
 from oracles.foreign_model import ForeignModel
 from oracles.numpy_encoder import ENCODERS, NumpyEncoder
-from oracles.tiny_encoder import VOCABULARY, TinyEncoder
+from oracles.tiny_encoder import UNIGRAM_VOCABULARY, VOCABULARY, TinyEncoder
 from oracles.tiny_model import TinyModel
 from patience import PATIENCE_SECONDS
 from running_server import RunningServer
@@ -64,6 +64,24 @@ def test_words_are_cut_into_pieces_between_the_tokens_of_a_text(bert: LLM) -> No
     assert (written.count(cls), written.count(sep)) == (1, 1)
     assert bert.tokenize("") == []
     assert bert.detokenize(bert.tokenize("the cat")).strip() == "the cat"
+
+
+def test_a_multilingual_encoder_reads_texts_as_llama_cpp_does(tmp_path: Path) -> None:
+    """As XLM-RoBERTa: the converter took away the rows of positions that no text has, so the first one is the first."""
+    path = TinyEncoder(vocabulary=UNIGRAM_VOCABULARY).write(tmp_path / "roberta.gguf")
+    texts = [
+        "the cat",
+        "  The\tcats,  sitting ",
+        "北京ﬁ北京 e\u0301\u0301",
+        "Ａ☃☃ ☃\u00ad\u3000the",
+        "</s><unk>▁▁ <s>",
+        "\u0300",
+    ]
+    with LLM(path, engine="native", threads=1) as own, LLM(path, engine="llamacpp", threads=1) as other:
+        for text in texts:
+            assert own.tokenize(text) == other.tokenize(text), text
+        assert [UNIGRAM_VOCABULARY[each] for each in own.tokenize("the cats")] == ["<s>", "▁the", "▁cat", "s", "</s>"]
+        assert np.min(np.sum(own.embed(texts) * other.embed(texts), axis=1)) > 0.999
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,8 @@ PIECES = {"a": -1.0, "b": -2.0}
         ({"eom_token_id": True}, "eom_token_id: expected an id"),
         ({"add_bos_token": 1}, "add_bos_token: expected true or false, found 1"),
         ({"add_bos_token": True}, "add_bos_token is true, but tokenizer.ggml.bos_token_id is missing"),
-        ({"model": "unigram"}, "model: expected gpt2, llama, gemma4 or bert, found 'unigram'"),
-        ({"model": None}, "model: expected gpt2, llama, gemma4 or bert, found None"),
+        ({"model": "unigram"}, "model: expected gpt2, llama, gemma4, bert or t5, found 'unigram'"),
+        ({"model": None}, "model: expected gpt2, llama, gemma4, bert or t5, found None"),
         ({"pre": 7}, "pre: expected a name, found 7"),
     ],
 )

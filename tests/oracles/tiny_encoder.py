@@ -1,4 +1,4 @@
-"""Writes small seeded encoders with a WordPiece vocabulary; what they give is for numpy_encoder to say."""
+"""Writes small seeded encoders with a WordPiece or Unigram vocabulary; what they give is for numpy_encoder to say."""
 
 from __future__ import annotations
 
@@ -16,11 +16,20 @@ from numpy.typing import NDArray
 
 from oracles.numpy_encoder import ENCODERS
 from oracles.tiny_model import random_weights
+from oracles.unigram import pack_char_map
 
 CONTROL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["the", "inn", "cat", "sat", "river", ",", "."]
 VOCABULARY = [*CONTROL, *(f"▁{word}" for word in (*WORDS, *ascii_lowercase)), "ing", *ascii_lowercase]
 EPSILON = 1e-6
+# As XLM-RoBERTa has it.
+UNIGRAM_CONTROL = ["<s>", "<pad>", "</s>", "<unk>"]
+UNIGRAM_PIECES = {
+    text: -2.0 - 0.37 * index - 0.0113 * index * index
+    for index, text in enumerate(["▁", *(f"▁{word}" for word in WORDS), "ing", "北京", "é", *ascii_lowercase])
+}
+UNIGRAM_VOCABULARY = [*UNIGRAM_CONTROL, *UNIGRAM_PIECES]
+UNIGRAM_TABLE = {"\t": " ", "\n": " ", "\u3000": " ", "Ａ": "a", "ﬁ": "fi", "e\u0301": "é", "\u00ad": ""}
 
 
 @dataclass(frozen=True)
@@ -37,14 +46,14 @@ class TinyEncoder:
     window: int = 12
     fused: bool = False
     dense: bool = True  # products behind the states, where the architecture may have them
-    vocabulary: list[str] = field(default_factory=lambda: VOCABULARY)
+    vocabulary: list[str] = field(default_factory=lambda: VOCABULARY)  # of word pieces, or else UNIGRAM_VOCABULARY
     keys: Mapping[str, Any] = field(default_factory=dict)  # of the architecture, beside its own
     seed: int = 0
 
     def write(self, path: Path) -> Path:
         writer = gguf.GGUFWriter(path, self.architecture)
         self._add_metadata(writer)
-        add_word_pieces(writer, self.vocabulary)
+        (add_unigram if self.vocabulary == UNIGRAM_VOCABULARY else add_word_pieces)(writer, self.vocabulary)
         rng = np.random.default_rng(self.seed)
         for name, shape in self.tensor_shapes().items():
             self._add_tensor(writer, name, shape, rng)
@@ -142,3 +151,25 @@ def add_word_pieces(writer: gguf.GGUFWriter, vocabulary: list[str]) -> None:
         (writer.add_mask_token_id, "[MASK]"),
     ):
         add(vocabulary.index(text))
+
+
+def add_unigram(writer: gguf.GGUFWriter, vocabulary: list[str]) -> None:
+    """Write ``UNIGRAM_VOCABULARY``, as converters of XLM-RoBERTa do."""
+    writer.add_tokenizer_model("t5")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list(vocabulary)
+    writer.add_token_types([3, 3, 3, 2] + [1] * len(UNIGRAM_PIECES))
+    writer.add_token_scores([0.0] * len(UNIGRAM_CONTROL) + list(UNIGRAM_PIECES.values()))
+    writer.add_precompiled_charsmap(bytes(pack_char_map(UNIGRAM_TABLE)))
+    writer.add_add_space_prefix(True)
+    writer.add_remove_extra_whitespaces(True)
+    for add, text in (
+        (writer.add_bos_token_id, "<s>"),
+        (writer.add_pad_token_id, "<pad>"),
+        (writer.add_eos_token_id, "</s>"),
+        (writer.add_sep_token_id, "</s>"),
+        (writer.add_unk_token_id, "<unk>"),
+    ):
+        add(vocabulary.index(text))
+    writer.add_add_bos_token(True)
+    writer.add_add_eos_token(True)

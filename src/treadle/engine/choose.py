@@ -13,7 +13,7 @@ from treadle.engine.embedding import RANKING
 from treadle.engine.llamacpp.library import INSTALL_HINT, find_library
 from treadle.engine.runner import NativeRunner
 from treadle.errors import UnsupportedModelError, UsageError
-from treadle.models.pretokenizers import check_tokenizer
+from treadle.models.text_encoder import check_tokenizer
 
 if TYPE_CHECKING:
     from treadle.models.gguf import ModelFile

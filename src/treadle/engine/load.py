@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from treadle.engine.block_store import TieredStore
     from treadle.engine.plan import ModelRunner
     from treadle.models.chat_template import ChatTemplate
-    from treadle.models.tokenizer import Encoder, Tokenizer
+    from treadle.models.text_encoder import TextEncoder
+    from treadle.models.tokenizer import Tokenizer
 
 __all__ = [
     "LoadOptions",
@@ -280,7 +281,7 @@ def _load_parts(
             raise
 
 
-def _read_text_parts(file: ModelFile, other: Callable[[], Encoder | None]) -> tuple[Tokenizer, ChatTemplate | None]:
+def _read_text_parts(file: ModelFile, other: Callable[[], TextEncoder | None]) -> tuple[Tokenizer, ChatTemplate | None]:
     from treadle.models.chat_template import ChatTemplate  # noqa: PLC0415  imported while the weights load
     from treadle.models.tokenizer import Tokenizer  # noqa: PLC0415
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from treadle.engine.open_store import KvRuntime
     from treadle.engine.request import Request, Sampler
     from treadle.engine.sampling import SamplingParams
-    from treadle.models.tokenizer import Encoder
+    from treadle.models.text_encoder import TextEncoder
 
 __all__ = ["Chunk", "ModelRunner", "Runner", "Sample", "StepPlan", "StepResult"]
 
@@ -107,7 +107,7 @@ class ModelRunner(Runner, Protocol):
     def limit_threads(self, most: int | None) -> None:
         """Let the next steps use at most so many threads; None lifts the limit."""
 
-    def create_encoder(self) -> Encoder | None:
+    def create_encoder(self) -> TextEncoder | None:
         """Return what reads text if our own tokenizers do not know the model's, None if there is no such thing."""
 
     def create_sampler(self, params: SamplingParams, seed: int, prompt_ids: Sequence[int]) -> Sampler:

@@ -39,6 +39,7 @@ class BytePairEncoder:
     """
 
     space_prefix = False
+    finds_user_defined = False
 
     def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any], cut: WordCut) -> None:
         self.add_bos = cut.add_bos
@@ -68,6 +69,7 @@ class SpacedBytePairEncoder:
     """Merges over characters, spaces spelled U+2581, other characters falling back to byte tokens: ``gemma4``."""
 
     space_prefix = False
+    finds_user_defined = False
     add_bos = True
 
     def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:

@@ -6,13 +6,11 @@ The merges themselves are the business of ``byte_pair``; SentencePiece vocabular
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from treadle.errors import UnsupportedModelError
 
-__all__ = ["WordCut", "check_tokenizer", "word_cut"]
+__all__ = ["WordCut", "word_cut"]
 
 
 @dataclass(frozen=True)
@@ -138,16 +136,3 @@ def word_cut(name: str | None) -> WordCut:
             hint=f"known: {', '.join(sorted(_WORD_CUTS))}",
         )
     return _WORD_CUTS[name]
-
-
-def check_tokenizer(metadata: Mapping[str, Any]) -> None:
-    """Raise UnsupportedModelError if a file names a tokenizer that is not known here."""
-    model, pre = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre")
-    if model == "gpt2":
-        if isinstance(pre, str):
-            word_cut(pre)
-    elif model not in ("bert", "gemma4", "llama"):
-        raise UnsupportedModelError(
-            f"tokenizer.ggml.model: expected gpt2, llama, gemma4 or bert, found {model!r:.80}",
-            hint="Treadle reads byte-pair, SentencePiece and WordPiece vocabularies",
-        )

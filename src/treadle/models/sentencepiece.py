@@ -29,6 +29,7 @@ class SentencePieceEncoder:
     """
 
     add_bos = True
+    finds_user_defined = False
 
     def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:
         self._vocabulary = vocabulary

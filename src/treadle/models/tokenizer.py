@@ -6,41 +6,19 @@ Chat templates are rendered elsewhere; this module knows only where a rendered p
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from treadle.errors import ContextError, ModelFileError, UnsupportedModelError, UsageError
-from treadle.models.byte_pair import BytePairEncoder, SpacedBytePairEncoder
-from treadle.models.pretokenizers import check_tokenizer, word_cut
 from treadle.models.prompt_guard import RenderedPrompt
-from treadle.models.sentencepiece import SentencePieceEncoder
+from treadle.models.text_encoder import MODEL_KEY, TextEncoder, check_tokenizer, own_encoder
 from treadle.models.text_stream import TextStream
 from treadle.models.token_splitter import TokenSplitter
 from treadle.models.vocabulary import ID_NAMES, Vocabulary, read_flag
-from treadle.models.wordpiece import WordPieceEncoder
 
-__all__ = ["Encoder", "Tokenizer"]
+__all__ = ["Tokenizer"]
 
-_MODEL_KEY = "tokenizer.ggml.model"
-_PRE_KEY = "tokenizer.ggml.pre"
 _LONG_TOKEN = 8  # characters; a text that is mostly longer tokens is rare
 _PIECE_LENGTH = 1 << 14
-
-
-class Encoder(Protocol):
-    """Cuts plain text into ordinary tokens.
-
-    ``space_prefix`` says that a first word begins with a space, ``add_bos`` whether texts begin with BOS when the file
-    does not say.
-    """
-
-    space_prefix: bool
-    add_bos: bool
-
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of text that holds no token of its own right."""
-
-    def text_bytes(self, token_id: int) -> bytes:
-        """Return the bytes of an ordinary token."""
 
 
 class Tokenizer:
@@ -53,7 +31,7 @@ class Tokenizer:
     def __init__(
         self,
         vocabulary: Vocabulary,
-        encoder: Encoder,
+        encoder: TextEncoder,
         *,
         add_bos: bool,
         last_id: int | None,
@@ -66,17 +44,18 @@ class Tokenizer:
         self._last_id = last_id
         self._is_complete = is_complete
         self._encoder_completes = encoder_completes
-        self._plain_splitter = TokenSplitter(vocabulary.user_defined)
+        found_in_text = {} if encoder.finds_user_defined else vocabulary.user_defined
+        self._plain_splitter = TokenSplitter(found_in_text)
         # A guard cannot break a single character, so such a control token is never found in a prompt.
         in_prompts = {text: token_id for text, token_id in vocabulary.control.items() if len(text) > 1}
-        self._prompt_splitter = TokenSplitter({**vocabulary.user_defined, **in_prompts})
+        self._prompt_splitter = TokenSplitter({**found_in_text, **in_prompts})
 
     @classmethod
     def from_metadata(
         cls,
         metadata: Mapping[str, Any],
         *,
-        other: Callable[[], Encoder | None] | None = None,
+        other: Callable[[], TextEncoder | None] | None = None,
         is_complete: bool = False,
     ) -> Tokenizer:
         """Build the tokenizer that GGUF metadata describes; ``other`` makes encoders for those not known here.
@@ -96,7 +75,7 @@ class Tokenizer:
             return cls(vocabulary, found, add_bos=False, last_id=None, is_complete=True, encoder_completes=True)
         try:
             check_tokenizer(metadata)
-            encoder = _own_encoder(vocabulary, metadata)
+            encoder = own_encoder(vocabulary, metadata)
         except UnsupportedModelError:
             found = None if other is None else other()
             if found is None:
@@ -259,30 +238,12 @@ def _too_long(max_tokens: int) -> ContextError:
     )
 
 
-def _own_encoder(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Encoder:
-    model = metadata.get(_MODEL_KEY)
-    if model == "gpt2":
-        return BytePairEncoder(vocabulary, metadata, word_cut(_read_name(metadata, _PRE_KEY)))
-    if model == "bert":
-        return WordPieceEncoder(vocabulary, metadata)
-    if model == "gemma4":
-        return SpacedBytePairEncoder(vocabulary, metadata)
-    return SentencePieceEncoder(vocabulary, metadata)
-
-
 def _checked(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise UsageError(f"text has no UTF-8 form: {error.reason} at character {error.start}") from None
     return text
-
-
-def _read_name(metadata: Mapping[str, Any], key: str) -> str | None:
-    found = metadata.get(key)
-    if found is not None and not isinstance(found, str):
-        raise ModelFileError(f"{key}: expected a name, found {found!r:.80}")
-    return found
 
 
 def _read_addition(metadata: Mapping[str, Any], vocabulary: Vocabulary, role: str, default: bool) -> bool:
@@ -298,6 +259,7 @@ def _read_addition(metadata: Mapping[str, Any], vocabulary: Vocabulary, role: st
 
 def _read_last_id(metadata: Mapping[str, Any], vocabulary: Vocabulary) -> int | None:
     """Return the token that ends texts, None if they end as they are."""
-    if _read_addition(metadata, vocabulary, "sep", metadata.get(_MODEL_KEY) == "bert"):
+    model = metadata.get(MODEL_KEY)
+    if _read_addition(metadata, vocabulary, "sep", model == "bert"):
         return vocabulary.special_ids["sep"]
-    return vocabulary.special_ids["eos"] if _read_addition(metadata, vocabulary, "eos", False) else None
+    return vocabulary.special_ids["eos"] if _read_addition(metadata, vocabulary, "eos", model == "t5") else None

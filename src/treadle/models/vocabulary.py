@@ -49,6 +49,8 @@ class Vocabulary:
     """Byte value to the id of the token that stands for it, where the vocabulary has such tokens."""
     special_ids: Mapping[str, int]
     """The ids the file names, by role: bos, eos, eot, eom, unknown, padding, sep."""
+    unused_ids: frozenset[int] = frozenset()
+    """Places in the vocabulary that are there to be filled later."""
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> Vocabulary:
@@ -74,7 +76,8 @@ class Vocabulary:
                 user_defined[text] = token_id
             else:
                 control[text] = token_id
-        return cls(tokens, control, user_defined, byte_ids, special_ids)
+        unused_ids = frozenset(token_id for token_id, kind in enumerate(types) if kind == _UNUSED)
+        return cls(tokens, control, user_defined, byte_ids, special_ids, unused_ids)
 
     @cached_property
     def control_ids(self) -> frozenset[int]:

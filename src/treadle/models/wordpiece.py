@@ -32,6 +32,7 @@ class WordPieceEncoder:
 
     space_prefix = True
     add_bos = True
+    finds_user_defined = False
 
     def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:
         self._vocabulary = vocabulary

@@ -21,6 +21,7 @@ class LlamaCppEncoder:
     """
 
     space_prefix = False  # where a vocabulary wants one, llama.cpp adds it by itself
+    finds_user_defined = False
 
     def __init__(self, model: LlamaCppModel, *, is_complete: bool = False) -> None:
         self._model = model
