@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tool_calls import call, refusal
 
 from local_server import Answer, LocalServer, local_server, status_answer, text_answer
+from patience import PATIENCE_SECONDS
 from treadle.agents.tools.allow_list import AllowList
 from treadle.agents.tools.fetch import FetchLimits, FetchTool
 from treadle.agents.tools.html_work import work
@@ -216,7 +217,7 @@ def test_unknown_hosts_and_closed_ports_are_told(server: LocalServer) -> None:
 
 def test_a_server_that_never_answers_is_given_up(server: LocalServer) -> None:
     is_over = threading.Event()
-    server.routes["/slow"] = lambda _: is_over.wait(60) and None
+    server.routes["/slow"] = lambda _: is_over.wait(PATIENCE_SECONDS) and None
     try:
         assert "took longer than 0.5 s" in refusal(tool(server, seconds=0.5), "fetch", url=f"{server.url}/slow")
     finally:

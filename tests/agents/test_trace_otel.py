@@ -15,6 +15,8 @@ import pytest
 
 from command import treadle
 from made_traces import MS, add, agent_trace, new_trace
+from patience import PATIENCE_SECONDS
+from treadle.agents.trace import otel
 from treadle.agents.trace.otel import TraceExporter
 from treadle.errors import RemoteError, UsageError
 
@@ -46,7 +48,7 @@ class Collector:
 
 
 @pytest.fixture
-def collector() -> Iterator[Collector]:
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     found = Collector()
 
     class Handler(BaseHTTPRequestHandler):
@@ -62,6 +64,7 @@ def collector() -> Iterator[Collector]:
         def log_message(self, *_: object) -> None:
             pass
 
+    monkeypatch.setattr(otel, "_TIMEOUT_SECONDS", PATIENCE_SECONDS)
     with HTTPServer(("127.0.0.1", 0), Handler) as server, ThreadPoolExecutor(1) as executor:
         executor.submit(server.serve_forever)
         found.url = f"http://127.0.0.1:{server.server_port}"
@@ -193,9 +196,19 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.hint == "pip install 'treadle[otel]'"
 
 
-def test_exporters_leave_nothing_behind(collector: Collector) -> None:
-    before = threading.active_count()
+def test_exporters_leave_nothing_behind(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def note_and_start(thread: threading.Thread) -> None:
+        if threading.current_thread() is threading.main_thread():  # others begin threads of their own meanwhile
+            begun.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", note_and_start)
+    handlers = list(otel._EXPORTER_LOG.handlers)
     for _ in range(3):
         with TraceExporter(collector.url) as exporter:
             exporter.export(new_trace(5))
-    assert threading.active_count() <= before + 1
+    assert not any(thread.is_alive() for thread in begun)
+    assert otel._EXPORTER_LOG.handlers == handlers

@@ -14,6 +14,7 @@ import pytest
 import treadle
 from oracles.tiny_encoder import TinyEncoder
 from oracles.tiny_model import TinyModel
+from patience import PATIENCE_SECONDS
 from treadle.agents.sandbox import Sandbox
 from treadle.errors import SandboxUnavailableError
 
@@ -27,7 +28,7 @@ def run_benchmark(name: str, *arguments: str | Path, may_miss: bool = False) -> 
         env={**os.environ, "PYTHONPATH": str(Path(treadle.__file__).parents[1])},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert run.returncode in ((0, 1) if may_miss else (0,)), run.stderr

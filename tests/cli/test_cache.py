@@ -11,6 +11,7 @@ import pytest
 
 from command import Result, treadle
 from oracles.tiny_model import TinyModel
+from patience import PATIENCE_SECONDS
 from stored_blocks import BLOCK_BYTES, FACTS, IDENTITY, block_files, keys, open_disk
 from treadle.engine.cache_folder import ModelFacts
 
@@ -25,7 +26,7 @@ def home(tmp_path: Path) -> Path:
         disk = open_disk(tmp_path, identity, facts=facts)
         for number in range(count):
             disk.put(keys(number)[0], np.full(BLOCK_BYTES, number, np.uint8), (number + 20000) * DAY_NS)
-        disk.close(60)
+        disk.close(PATIENCE_SECONDS)
     return tmp_path
 
 

@@ -81,9 +81,10 @@ def test_a_server_passes_requests_on(far: LocalServer) -> None:
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment())
     try:
         assert process.stderr is not None
-        line = process.stderr.readline()
-        found = re.search(r"serving other, big at (http://[\d.:]+)", line)
-        assert found, line
+        while (
+            found := re.search(r"serving other, big at (http://[\d.:]+)", line := process.stderr.readline())
+        ) is None:
+            assert line, "the server ended before it was ready"
         body = {"messages": [{"role": "user", "content": "Hello"}], "model": "big"}
         answer = httpx.post(f"{found[1]}/v1/chat/completions", json=body, timeout=PATIENCE_SECONDS).json()
         assert answer["choices"][0]["message"]["content"] == "From afar."

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from made_traces import add, agent_trace, new_trace
+from patience import PATIENCE_SECONDS
 from treadle.agents.trace import Trace
 from treadle.cli.page import make_page
 from treadle.cli.profile_facts import profile_facts
@@ -38,7 +39,9 @@ def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("needs chromium: apt-get install chromium")
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=1000 * PATIENCE_SECONDS
+        )
         yield browser
         browser.close()
 
@@ -56,7 +59,7 @@ def open_page(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})  # type: ignore[arg-type]
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(60_000)
+        page.set_default_timeout(1000 * PATIENCE_SECONDS)
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("dialog", lambda dialog: (complaints.append(dialog.message), dialog.dismiss()))

@@ -18,7 +18,7 @@ from oracles.tiny_model import TinyModel
 from patience import PATIENCE_SECONDS
 from stored_blocks import block_files
 from treadle import LLM, SamplingParams
-from treadle.engine import disk_tier
+from treadle.engine import block_store, disk_tier
 from treadle.engine import load as load_module
 from treadle.engine.cache_folder import CacheFolder
 from treadle.engine.runner import NativeRunner
@@ -29,11 +29,13 @@ NUM_FULL_BLOCKS = (400 - 1) // 32
 ASK = """
 import json, os, signal, sys
 from treadle import LLM, SamplingParams
+from treadle.engine import block_store
 
+block_store._CLOSE_SECONDS = float(sys.argv[3])
 with LLM(sys.argv[1], disk_cache="1GiB") as llm:
     answer = llm.generate(json.loads(sys.argv[2]), SamplingParams(temperature=0, max_tokens=8, ignore_eos=True))
     print(json.dumps([answer.token_ids, llm._host.scheduler.counters().num_store_hit_tokens]), flush=True)
-    if len(sys.argv) > 3:
+    if len(sys.argv) > 4:
         os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -52,6 +54,8 @@ def expected(tiny_path: Path) -> list[list[int]]:
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TREADLE_HOME", str(tmp_path))
+    # A busy disk may take longer than the seconds that closing a model may take.
+    monkeypatch.setattr(block_store, "_CLOSE_SECONDS", PATIENCE_SECONDS)
     return tmp_path
 
 
@@ -61,7 +65,7 @@ def num_restored(llm: LLM) -> int:
 
 def ask(path: Path, prompt: list[int], *more: str) -> tuple[list[int], int]:
     done = subprocess.run(
-        [sys.executable, "-c", ASK, str(path), json.dumps(prompt), *more],
+        [sys.executable, "-c", ASK, str(path), json.dumps(prompt), str(PATIENCE_SECONDS), *more],
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,

@@ -18,6 +18,7 @@ from oracles.tiny_model import TinyModel
 from patience import PATIENCE_SECONDS
 from treadle import LLM, SamplingParams
 from treadle.engine.profile.run import profile
+from treadle.hardware.limits import control_group_directories
 
 CPU_GROUPS = Path("/sys/fs/cgroup/cpu")
 PERIOD_US = 100_000
@@ -33,6 +34,8 @@ class Group:
     """A control group of version 1 with a CPU quota, for this test."""
 
     def __init__(self) -> None:
+        groups = control_group_directories(Path("/"), "cpu")
+        self._home = next((group for group in groups if group.is_relative_to(CPU_GROUPS)), CPU_GROUPS)
         self.path = CPU_GROUPS / f"treadle-test-{os.getpid()}"
         self.path.mkdir()
 
@@ -41,7 +44,7 @@ class Group:
         (self.path / "cpu.cfs_quota_us").write_text(str(int(num_cpus * PERIOD_US) if num_cpus > 0 else -1))
 
     def close(self) -> None:
-        (CPU_GROUPS / "cgroup.procs").write_text(str(os.getpid()))
+        (self._home / "cgroup.procs").write_text(str(os.getpid()))
         self.path.rmdir()
 
 

@@ -328,12 +328,12 @@ def test_a_load_that_is_cancelled_stops(monkeypatch: pytest.MonkeyPatch, loaded:
 
     async def run() -> None:
         task = asyncio.create_task(AsyncLLM.load("fake"))
-        await asyncio.to_thread(has_begun.wait, 30)
+        await asyncio.to_thread(has_begun.wait, PATIENCE_SECONDS)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         may_go_on.set()
-        assert await asyncio.to_thread(has_stopped.wait, 30)
+        assert await asyncio.to_thread(has_stopped.wait, PATIENCE_SECONDS)
 
     asyncio.run(run())
 

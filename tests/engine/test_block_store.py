@@ -13,11 +13,16 @@ from hypothesis import strategies as st
 
 from patience import PATIENCE_SECONDS
 from stored_blocks import BLOCK_BYTES, CHARGE, ArrayMemory, block_files, keys, open_store
-from treadle.engine import disk_tier
+from treadle.engine import block_store, disk_tier
 from treadle.engine.block_file import write_block
 from treadle.engine.block_store import TieredStore
 
 ZEROS = np.zeros(BLOCK_BYTES, np.uint8)
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_store, "_CLOSE_SECONDS", PATIENCE_SECONDS)
 
 
 def num_held(store: TieredStore, keys: list[bytes]) -> int:

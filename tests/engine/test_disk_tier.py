@@ -305,6 +305,7 @@ def test_a_read_only_folder_is_read_from(tmp_path: Path, caplog: pytest.LogCaptu
 WRITER = """
 import sys
 from pathlib import Path
+from patience import PATIENCE_SECONDS
 from stored_blocks import CHARGE, keys, open_disk
 import numpy as np
 
@@ -315,7 +316,7 @@ for number in range(int(sys.argv[2]), int(sys.argv[3])):
         pass
     if number % 100 == 99:
         print(number, flush=True)
-disk.close(60)
+disk.close(PATIENCE_SECONDS)
 """
 
 

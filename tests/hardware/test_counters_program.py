@@ -14,6 +14,8 @@ from typing import Protocol
 import pytest
 from machines import FakeRoot, open_descriptors
 
+from patience import PATIENCE_SECONDS
+from treadle.hardware import counters_program
 from treadle.hardware.counters import EVENTS, Count, open_counters
 from treadle.hardware.counters_events import HARDWARE_EVENTS, SOFTWARE_EVENTS, Event, Reading
 from treadle.hardware.counters_program import PerfProgram, PerfProgramError, parse_report
@@ -61,6 +63,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     """A function that puts a fake `perf` on PATH and returns the file that it writes its arguments to."""
 
     def write(report: str = REPORT, before: str = "") -> Path:
+        monkeypatch.setattr(counters_program, "_SECONDS", PATIENCE_SECONDS)
         log = tmp_path / "arguments"
         script = textwrap.dedent(FAKE).format(python=sys.executable, log=str(log), report=report, before=before)
         folder = tmp_path / "bin"

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 
-# A machine that has other things to do may leave a browser waiting for long.
-_BROWSER_MS = 180_000
+_BROWSER_MS = 1000 * PATIENCE_SECONDS
 
 
 @pytest.fixture(scope="session")
@@ -76,7 +75,7 @@ def browser() -> Iterator[Browser]:
         pytest.skip("needs chromium: apt-get install chromium")
     expect.set_options(timeout=_BROWSER_MS)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], timeout=_BROWSER_MS)
         yield browser
         browser.close()
 

@@ -25,6 +25,7 @@ from dashboard_page import (
     wait_for_text,
 )
 
+from patience import PATIENCE_SECONDS
 from running_server import MODEL, RunningServer
 
 if TYPE_CHECKING:
@@ -239,6 +240,7 @@ def test_a_page_nobody_sees_asks_nothing_and_one_without_a_server_ever_less(open
 
 def test_it_works_below_a_path_of_a_proxy(browser: Browser, native_server: RunningServer) -> None:
     context = browser.new_context()
+    context.set_default_timeout(1000 * PATIENCE_SECONDS)
     try:
         page = context.new_page()
 

@@ -23,6 +23,7 @@ from dashboard_page import (
     wait_for_text,
 )
 
+from patience import PATIENCE_SECONDS
 from running_server import MODEL, RunningServer
 from treadle.server.settings import ServerSettings
 
@@ -292,6 +293,7 @@ def test_a_key_is_asked_for_and_the_message_waits_for_it(browser: Browser, nativ
     settings = ServerSettings(api_keys=("right",))
     server = RunningServer(f"{native_server.url}/v1#{MODEL}", settings)
     context = browser.new_context()
+    context.set_default_timeout(1000 * PATIENCE_SECONDS)
     try:
         page = context.new_page()
         page.goto(server.url)

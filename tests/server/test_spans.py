@@ -178,6 +178,8 @@ def test_a_collector_gets_the_spans(
     collector: tuple[str, list[tuple[str, bytes]]], monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     url, received = collector
+    monkeypatch.setattr("treadle.server.spans._CLOSE_MILLISECONDS", 1000 * PATIENCE_SECONDS)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", str(PATIENCE_SECONDS))
     if way == "variable":
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
         monkeypatch.setenv("OTEL_SERVICE_NAME", "mine")

@@ -13,6 +13,8 @@ import pytest
 from host import Host
 from prison import Prison, amply
 
+from patience import PATIENCE_SECONDS
+from treadle.agents.sandbox import cgroups
 from treadle.agents.sandbox.limits import SandboxLimits
 from treadle.agents.sandbox.outcome import Outcome
 from treadle.errors import SandboxUnavailableError
@@ -29,6 +31,8 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    # A group that a busy machine does not empty sooner would be left for a later call to remove.
+    monkeypatch.setattr(cgroups, "REMOVE_SECONDS", PATIENCE_SECONDS)
     # Secrets and handles that a program must not find.
     monkeypatch.setenv("TREADLE_TEST_SECRET", "secret-of-the-host")
     secret = tmp_path / "secret"
