@@ -1,4 +1,5 @@
 // Worker threads: who sits out when, and that no work is lost or done twice meanwhile.
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -82,6 +83,46 @@ void run_once(ThreadPool& pool, Clock::duration lateness) {
     for (const int count : done) EXPECT(count == 1);
 }
 
+// Phases of no, fewer and more chunks than there are workers, and of a last chunk that is not whole, in one run.
+void test_every_item_is_shared_once() {
+    for (const int num_workers : {1, 2, 3, 5}) {
+        ThreadPool pool(std::vector<int>(static_cast<size_t>(num_workers), -1));
+        pool.set_sitting_out(false);
+        std::vector<std::vector<int>> done;
+        for (int64_t num_items = 0; num_items < 40; ++num_items) done.emplace_back(num_items, 0);
+        for (int run = 0; run < 3; ++run) {
+            pool.run([&](int worker) {
+                for (auto& phase : done) {
+                    const auto num_items = static_cast<int64_t>(phase.size());
+                    pool.share(worker, num_items, 1 + num_items % 4, [&](int64_t begin, int64_t end) {
+                        EXPECT(begin < end && end - begin <= 1 + num_items % 4);
+                        for (int64_t i = begin; i < end; ++i) ++phase[static_cast<size_t>(i)];
+                    });
+                }
+            });
+            for (const auto& phase : done) {
+                for (const int count : phase) EXPECT(count == run + 1);
+            }
+        }
+    }
+}
+
+// Whoever is first done with its own run takes over what a slow worker has not begun.
+void test_others_take_over_from_a_slow_worker() {
+    ThreadPool pool({-1, -1});
+    pool.set_sitting_out(false);
+    std::atomic<int> num_left = 100;
+    int num_done_by_slow = 0;
+    pool.run([&](int worker) {
+        pool.share(worker, 100, 1, [&](int64_t, int64_t) {
+            --num_left;
+            if (worker == 0) ++num_done_by_slow;
+            while (worker == 0 && num_left > 0) std::this_thread::yield();
+        });
+    });
+    EXPECT(num_done_by_slow <= 1);
+}
+
 bool is_free() {
     CoreProof proof(-1);
     while (!proof.is_done()) std::this_thread::yield();
@@ -144,5 +185,7 @@ int main() {
     test_nobody_sits_out_where_that_is_off();
     test_a_pool_may_end_while_it_looks_for_a_free_cpu();
     test_workers_can_be_replaced();
+    test_every_item_is_shared_once();
+    test_others_take_over_from_a_slow_worker();
     puts("threads_test: passed");
 }

@@ -74,6 +74,7 @@ bool ThreadPool::start_workers(int num_present_then) {
     threads_.reserve(cpus_.size());
     while (num_present() < num_present_then) {
         const int worker = num_present();
+        for (auto& num_taken : records_[static_cast<size_t>(worker)].num_taken) num_taken = 0;  // it may have been away
         try {
             threads_.emplace_back([this, worker, generation] { work(worker, generation); });
         } catch (const std::system_error&) {
@@ -110,7 +111,6 @@ void ThreadPool::run_erased(Erased body, void* context) {
         note_lateness(0, Clock::now() - began);  // where another program runs, this thread has just waited its turn
         body_ = body;
         context_ = context;
-        next_item_.store(0, std::memory_order_relaxed);
         run_generation_.fetch_add(1, std::memory_order_release);
         run_generation_.notify_all();
         body(context, 0);
@@ -168,15 +168,16 @@ void ThreadPool::barrier(int worker) {
 }
 
 void ThreadPool::meet(int worker) {
+    const uint32_t generation = barrier_generation_.load(std::memory_order_acquire);
+    // Nobody looks at the next phase's count before everybody has come here.
+    records_[static_cast<size_t>(worker)].num_taken[(generation + 1) % 2].store(0, std::memory_order_relaxed);
     if (num_present() == 1) {
-        next_item_.store(0, std::memory_order_relaxed);
+        barrier_generation_.store(generation + 1, std::memory_order_relaxed);
         return;
     }
-    const uint32_t generation = barrier_generation_.load(std::memory_order_acquire);
     if (num_arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == num_present()) {
         last_to_arrive_ = worker;
         num_arrived_.store(0, std::memory_order_relaxed);
-        next_item_.store(0, std::memory_order_relaxed);
         barrier_generation_.store(generation + 1, std::memory_order_release);
         barrier_generation_.notify_all();
     } else if (const Clock::duration waited = wait_for_change(barrier_generation_, generation, kBarrierSpin);

@@ -1,10 +1,11 @@
-// Worker threads that run one body together (SPMD), with a barrier and a shared work counter inside it.
+// Worker threads that run one body together (SPMD), with a barrier and a division of work inside it.
 //
 // Worker 0 is the thread that calls run(); it is pinned only while it runs the body. The others are ours, pinned for
 // good, and between runs they spin for a moment (the next step usually follows at once), then sleep, so an idle process
 // costs nothing. Workers whose cores are busy with other programs sit out for a while, see threads/attendance.h.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -45,7 +46,7 @@ class ThreadPool {
                    const_cast<void*>(static_cast<const void*>(&body)));
     }
 
-    // Inside a body: waits until every worker is here, then starts the next phase with a fresh work counter.
+    // Inside a body: waits until every worker is here, then starts the next phase with all work undone.
     void barrier(int worker);
 
     // While on, what each worker waits at barriers adds up. Not while run() is active.
@@ -53,15 +54,23 @@ class ThreadPool {
     // What a worker has waited so far; inside a body, for itself.
     Clock::duration waited(int worker) const { return records_[static_cast<size_t>(worker)].waited; }
 
-    // Inside a body: claims the next `count` items of this phase and returns the first one's index (which may be past
-    // the end).
-    int64_t claim(int64_t count) { return next_item_.fetch_add(count, std::memory_order_relaxed); }
-
-    // Inside a body: calls each(begin, end) for chunks of 0..num_items-1 until none is left, then waits at the barrier.
+    // Inside a body, once a phase: calls each(begin, end) for chunks of 0..num_items-1 until none is left, then waits
+    // at the barrier. Every worker has a run of chunks one after the other, so that what it requests from memory behind
+    // its chunk is what it reads next; when its run is done, it takes chunks of the others' runs. On a Zen 5 (November
+    // 2026) products of four and eight tokens became 15 and 10 % faster than with chunks in turn.
     template <typename Each>
     void share(int worker, int64_t num_items, int64_t chunk, Each&& each) {
-        for (int64_t begin = claim(chunk); begin < num_items; begin = claim(chunk)) {
-            each(begin, begin + chunk < num_items ? begin + chunk : num_items);
+        const int num_runs = num_present();
+        const int64_t num_chunks = (num_items + chunk - 1) / chunk;
+        const uint32_t phase = barrier_generation_.load(std::memory_order_relaxed);
+        for (int i = 0; i < num_runs; ++i) {
+            const int64_t owner = (worker + i) % num_runs;
+            const int64_t end = num_chunks * (owner + 1) / num_runs, first = num_chunks * owner / num_runs;
+            std::atomic<int64_t>& num_taken = records_[static_cast<size_t>(owner)].num_taken[phase % 2];
+            while (num_taken.load(std::memory_order_relaxed) < end - first) {  // or no write to what others write
+                const int64_t taken = first + num_taken.fetch_add(1, std::memory_order_relaxed);
+                if (taken < end) each(taken * chunk, std::min((taken + 1) * chunk, num_items));
+            }
         }
         barrier(worker);
     }
@@ -71,6 +80,7 @@ class ThreadPool {
     struct alignas(64) Record {
         Clock::duration waited{};                        // at barriers, while timed
         std::atomic<Clock::duration::rep> made_wait{0};  // how long others waited for this worker in vain
+        std::atomic<int64_t> num_taken[2] = {0, 0};      // chunks of its run, in even and in odd phases
     };
 
     void run_erased(Erased body, void* context);
@@ -96,11 +106,10 @@ class ThreadPool {
 
     // Each on its own cache line: they are written by all workers, all the time.
     alignas(64) std::atomic<uint32_t> run_generation_{0};
-    alignas(64) std::atomic<uint32_t> barrier_generation_{0};
+    alignas(64) std::atomic<uint32_t> barrier_generation_{0};  // the number of the phase
     alignas(64) std::atomic<int32_t> num_arrived_{0};
     int last_to_arrive_ =
         0;  // at the latest barrier that was passed; beside num_arrived_, which the same worker writes
-    alignas(64) std::atomic<int64_t> next_item_{0};
 };
 
 }  // namespace treadle
