@@ -60,7 +60,7 @@ class ScriptedEngine:
     ) -> ScriptedStream:
         # What is asked must not change when the conversation goes on.
         self.asked.append(
-            Conversation([dict(each) for each in prompt.messages], prompt.tools, prompt.choice, prompt.function)
+            Conversation([dict(each) for each in prompt.messages], prompt.tools, prompt.choice, prompt.functions)
         )
         self.params.append(params or SamplingParams())
         self.timeouts.append(timeout)

@@ -426,7 +426,7 @@ class TestStructuredAnswers:
         engine = ScriptedEngine([text("It is 3 degrees."), call("final_answer", FINAL)])
         result = run(engine, Weather(), answer_schema=Report)
         assert result.data == Report(city="x", degrees=[3])
-        assert (engine.asked[1].choice, engine.asked[1].function) == ("required", "final_answer")
+        assert (engine.asked[1].choice, engine.asked[1].functions) == ("required", ("final_answer",))
         assert engine.asked[1].messages[-2]["content"] == "It is 3 degrees."
         assert engine.asked[1].tools == engine.asked[0].tools  # so that the prompt is known but for its end
 
@@ -466,7 +466,7 @@ class TestForcedCalls:
         engine = ScriptedEngine([call("get_weather", RAIN), call("final_answer", '{"answer": "It rains."}')])
         result = run(engine, Weather(), forces_calls=True)
         assert (result.answer, result.data, result.end) == ("It rains.", None, "answered")
-        assert [(each.choice, each.function) for each in engine.asked] == [("required", None)] * 2
+        assert [(each.choice, each.functions) for each in engine.asked] == [("required", ())] * 2
         assert [each["function"]["name"] for each in engine.asked[0].tools] == ["get_weather", "final_answer"]
         assert "call final_answer" in contents(engine.asked[0], "system")[0]
 
@@ -474,7 +474,7 @@ class TestForcedCalls:
         engine = ScriptedEngine([call("get_weather", RAIN), call("final_answer", '{"answer": "It rains."}')])
         result = run(engine, Weather(), forces_calls=True, budget=Budget(max_turns=2))
         assert (result.answer, result.end) == ("It rains.", "turns")
-        assert engine.asked[-1].function == "final_answer"
+        assert engine.asked[-1].functions == ("final_answer",)
 
     def test_without_tools_there_is_nothing_to_call(self) -> None:
         engine = ScriptedEngine([text("ok")])

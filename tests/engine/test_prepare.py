@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ CONTROLS = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>
 NOW = {"type": "function", "function": {"name": "now"}}
 CALL = {"id": "c", "type": "function", "function": {"name": "now", "arguments": {}}}
 QUESTION = [{"role": "user", "content": "When?"}]
+BEGUN = {"role": "assistant", "content": "It is"}
 OPENING = "<|channel|>final<|message|>"
 
 
@@ -104,8 +106,7 @@ HERMES = """{% for tool in tools or [] %}<tool_call>{{ tool.function.name }}{% e
     ],
 )
 def test_strict_functions_are_enforced_inside_free_text(answer: str, is_right: bool) -> None:
-    tokenizer = Tokenizer.from_metadata(byte_pair(("<end>", CONTROL), eos_token_id=256))
-    prompts = PromptReader("m", tokenizer, ChatTemplate(HERMES, tokenizer.vocabulary), context=4096)
+    tokenizer, prompts = hermes_reader()
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     add = {"type": "function", "function": {"name": "add", "parameters": schema}}
     strict = {"type": "function", "function": {**add["function"], "strict": True}}
@@ -116,6 +117,93 @@ def test_strict_functions_are_enforced_inside_free_text(answer: str, is_right: b
     constraint = Grammars(tokenizer).compile(rules).constraint()
     allowed = [allows(constraint, token_id) for token_id in tokenizer.encode(answer, add_bos=False)]
     assert all(allowed) == is_right
+
+
+ADD = {"type": "function", "function": {"name": "add", "strict": True}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_right"),
+    [
+        ("It is noon.", True),
+        ('<tool_call>\n{"name": "now", "arguments": {"zone": "x"}}\n</tool_call>', True),
+        ('<tool_call>\n{"name": "add"', False),
+    ],
+)
+def test_only_some_functions_may_be_called_amid_text(answer: str, is_right: bool) -> None:
+    tokenizer, prompts = hermes_reader()
+    some = Conversation(QUESTION, tools=[NOW, ADD], functions=("now",))
+    prompt, rules = prepare_conversation(prompts, some, None)
+    assert rules is not None
+    assert prompt.text == "<tool_call>now<tool_call>addWhen?"  # the same as when all may be called
+    constraint = Grammars(tokenizer).compile(rules).constraint()
+    assert all(allows(constraint, token_id) for token_id in tokenizer.encode(answer, add_bos=False)) == is_right
+
+
+def test_a_model_is_told_only_of_what_it_may_call_where_no_grammar_keeps_it_from_the_rest() -> None:
+    _, prompts = reader()
+    some = Conversation(QUESTION, tools=[NOW, ADD], functions=("add",))
+    prompt, rules = prepare_conversation(prompts, some, None)
+    assert rules is None
+    assert prompt.text.startswith("add: <|start|>")
+    prompt, rules = prepare_conversation(prompts, dataclasses.replace(some, choice="required"), None)
+    assert rules is not None
+    assert prompt.text.startswith("now: add: <|start|>")
+    assert '"const": "now"' not in rules.text
+
+
+@pytest.mark.parametrize(
+    ("conversation", "form", "reason"),
+    [
+        (Conversation(QUESTION, [NOW], functions=("add",)), None, "no 'add' among the tools"),
+        (Conversation(QUESTION, [], "required"), None, "at least one tool"),
+        (Conversation(QUESTION, variables={"tools": []}), None, "'tools' cannot be set"),
+        (Conversation(QUESTION, variables={"continues": True}), None, "'continues' cannot be set"),
+        (Conversation(QUESTION, continues=True), None, "a last message of the assistant"),
+        (Conversation([*QUESTION, {"role": "assistant", "tool_calls": [CALL]}], continues=True), None, "calls nothing"),
+        (Conversation([*QUESTION, BEGUN], continues=True), JsonForm(), "cannot be held to a form"),
+        (Conversation([*QUESTION, BEGUN], [NOW], "required", continues=True), None, "cannot be held to a form"),
+    ],
+)
+def test_what_contradicts_itself(conversation: Conversation, form: JsonForm | None, reason: str) -> None:
+    _, prompts = hermes_reader()
+    with pytest.raises(UsageError, match=reason):
+        prepare_conversation(prompts, conversation, form)
+
+
+def test_an_answer_goes_on_inside_its_envelope() -> None:
+    tokenizer, prompts = reader()
+    prompt, rules = prepare_conversation(prompts, Conversation([*QUESTION, BEGUN], continues=True), None)
+    assert rules is None
+    assert prompt.text.endswith("<|start|>assistant<|message|>It is")
+    assert tokenizer.vocabulary.control["<|message|>"] in prompt.token_ids
+    assert prompt.parser is not None
+    parser = prompt.parser()
+    assert [*parser.push(" noon. to=x"), *parser.finish()] == [Content(" noon. to=x")]
+
+
+@pytest.mark.parametrize(
+    ("begun", "parts"),
+    [
+        ("<think>Hm", [Reasoning(" ... yes."), Content("It is noon.")]),
+        ("<think>Hm</think>It", [Content(" ... yes.</think>It is noon.")]),
+    ],
+)
+def test_an_answer_goes_on_amid_reasoning(begun: str, parts: list[Any]) -> None:
+    tokenizer = Tokenizer.from_metadata(byte_pair(("<end>", CONTROL), eos_token_id=256))
+    source = "{% for message in messages %}{{ message.content | trim }}{% endfor %}</think>"
+    prompts = PromptReader("m", tokenizer, ChatTemplate(source, tokenizer.vocabulary), context=4096)
+    messages = [*QUESTION, {"role": "assistant", "content": begun}]
+    prompt, _ = prepare_conversation(prompts, Conversation(messages, continues=True), None)
+    assert prompt.text == f"When?{begun}"
+    assert prompt.parser is not None
+    parser = prompt.parser()
+    assert [*parser.push(" ... yes.</think>It is noon."), *parser.finish()] == parts
+
+
+def hermes_reader() -> tuple[Tokenizer, PromptReader]:
+    tokenizer = Tokenizer.from_metadata(byte_pair(("<end>", CONTROL), eos_token_id=256))
+    return tokenizer, PromptReader("m", tokenizer, ChatTemplate(HERMES, tokenizer.vocabulary), context=4096)
 
 
 def allows(constraint: GrammarConstraint, token_id: int) -> bool:

@@ -277,3 +277,35 @@ def test_a_template_for_parts_gets_parts() -> None:
 def test_arguments_are_shown_once_and_unescaped_by_templates_of_each_kind(shown: str, expected: str) -> None:
     source = "{% for m in messages %}{% for c in m.tool_calls or [] %}" + shown + "{% endfor %}{% endfor %}"
     assert render(source, TOOLS) == expected
+
+
+PARTS = CHATML.replace("message.content +", "message.content[0].text +")
+
+
+@pytest.mark.parametrize("source", [CHATML, PARTS, CHATML.replace("message.content", "message.content | trim")])
+@pytest.mark.parametrize("begun", ["Sure, ", "<|im_en", ""])
+def test_a_prompt_may_end_within_the_last_message(source: str, begun: str) -> None:
+    history = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": begun}]
+    rendered = template(source).render(history, continues=True)
+    assert str(rendered) == f"<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n{begun}"
+    assert str(template(source).render(history)).endswith("<|im_end|>\n<|im_start|>assistant\n")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for message in messages if message.role == 'user' %}{{ message.content }}{% endfor %}",
+        "{% for message in messages %}{{ message.content }} {{ message.content }}{% endfor %}",
+    ],
+)
+def test_a_template_that_hides_where_the_last_message_ends(source: str) -> None:
+    history = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Sure, "}]
+    with pytest.raises(UsageError, match="can be gone on with"):
+        template(source).render(history, continues=True)
+
+
+def test_only_a_last_message_of_the_assistant_can_be_gone_on_with() -> None:
+    with pytest.raises(UsageError, match=r"messages\[0\]: an answer can go on with"):
+        template(CHATML).render(PLAIN, continues=True)
+    with pytest.raises(UsageError, match="calls nothing"):
+        template(CHATML).render(TOOLS[:2], continues=True)

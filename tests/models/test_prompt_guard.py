@@ -135,7 +135,7 @@ def test_the_guard_is_a_character_the_messages_do_not_hold() -> None:
 
 def test_messages_that_hold_every_guard_character_are_refused() -> None:
     content = "".join(map(chr, range(0xFDD0, 0xFDF0)))
-    with pytest.raises(UsageError, match=r"noncharacter from U\+FDD0 to U\+FDEF"):
+    with pytest.raises(UsageError, match=r"noncharacters from U\+FDD0 to U\+FDEF"):
         prompt([{"role": "user", "content": content}])
 
 

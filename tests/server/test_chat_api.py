@@ -114,6 +114,30 @@ def test_a_seed_may_be_negative(http: httpx.Client) -> None:
     assert ask(http, seed=-1, temperature=1).json()["choices"] == ask(http, seed=-1, temperature=1).json()["choices"]
 
 
+@pytest.mark.parametrize("server", ["native", "remote"], indirect=True)
+def test_an_answer_goes_on_with_a_message(http: httpx.Client) -> None:
+    messages = [*CAPITAL, {"role": "assistant", "content": "The capital of"}]
+    fields = {"messages": messages, "continue_final_message": True, "add_generation_prompt": False}
+    body = ask(http, **fields).json()
+    [choice] = body["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == (" Japan is Tokyo.", "stop")
+    assert http.post("/tokenize", json=fields).json()["count"] == body["usage"]["prompt_tokens"]
+    assert ask(http, messages=messages).json()["usage"]["prompt_tokens"] > body["usage"]["prompt_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"continue_final_message": True}, "messages[0]"),
+        ({"continue_final_message": True, "add_generation_prompt": True}, "add_generation_prompt"),
+        ({"add_generation_prompt": False}, "add_generation_prompt"),
+    ],
+)
+def test_messages_that_cannot_be_gone_on_with(direct: httpx.Client, fields: dict[str, Any], param: str) -> None:
+    response = ask(direct, **fields)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+
+
 def test_an_unknown_model_is_not_found(http: httpx.Client) -> None:
     response = ask(http, model="nope")
     assert response.status_code == 404

@@ -146,7 +146,18 @@ def test_a_refusal_is_what_the_assistant_said(http: httpx.Client) -> None:
         ("/v1/completions", {"prompt": [1, "a"]}, "prompt[1]", "integer"),
         ("/v1/completions", {"prompt": ["a", [1, True]]}, "prompt[1][1]", "integer"),
         ("/v1/chat/completions", {"messages": [user("a")], "stop": 3}, "stop", "array"),
-        ("/v1/chat/completions", {"messages": [user("a")], "tool_choice": {"type": "x"}}, "tool_choice.function", ""),
+        (
+            "/v1/chat/completions",
+            {"messages": [user("a")], "tool_choice": {"type": "x"}},
+            "tool_choice.type",
+            "'allowed_tools'",
+        ),
+        (
+            "/v1/chat/completions",
+            {"messages": [user("a")], "tool_choice": {"type": "function", "function": {}}},
+            "tool_choice.function.name",
+            "",
+        ),
     ],
 )
 def test_fields_of_several_types_have_their_own_names(

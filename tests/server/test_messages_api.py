@@ -29,6 +29,9 @@ WEATHER = {
     },
 }
 NOW = {"name": "now", "input_schema": {"type": "object", "properties": {}, "additionalProperties": False}}
+BEGUN = {"role": "assistant", "content": "The capital of"}
+CALLED = {"type": "tool_use", "id": "t", "name": "now"}
+ANY_OBJECT = {"type": "json_schema", "schema": {"type": "object"}}
 PIXEL = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
 
 
@@ -78,6 +81,16 @@ def test_the_order_of_events(http: httpx.Client) -> None:
     assert kinds[:3] == ["message_start", "ping", "content_block_start"]
     assert set(kinds[3:-3]) == {"content_block_delta"}
     assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
+
+
+def test_an_answer_goes_on_with_what_the_assistant_has_begun(client: anthropic.Anthropic, http: httpx.Client) -> None:
+    messages: Any = [*CAPITAL, BEGUN]
+    whole = ask(http, messages=messages).json()
+    assert whole["content"] == [{"type": "text", "text": TOKYO.removeprefix("The capital of")}]
+    with client.messages.stream(model=MODEL, messages=messages, max_tokens=12, extra_body={"temperature": 0}) as stream:
+        assert "".join(stream.text_stream) == whole["content"][0]["text"]
+    count = client.messages.count_tokens(model=MODEL, messages=messages).input_tokens
+    assert count == whole["usage"]["input_tokens"] + whole["usage"]["cache_read_input_tokens"]
 
 
 def test_what_is_known_already_is_not_read_again(http: httpx.Client) -> None:
@@ -251,7 +264,10 @@ def test_an_answer_with_a_schema(http: httpx.Client) -> None:
         ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "document"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "b": 1}]}]}, "content[0].b"),
-        ({"messages": [*CAPITAL, {"role": "assistant", "content": "The"}]}, "continue"),
+        ({"messages": [*CAPITAL, {"role": "assistant", "content": "The "}]}, "white space"),
+        ({"messages": [*CAPITAL, {"role": "assistant", "content": [{**CALLED, "input": {}}]}]}, "results"),
+        ({"messages": [*CAPITAL, BEGUN], "tools": [NOW], "tool_choice": {"type": "any"}}, "messages"),
+        ({"messages": [*CAPITAL, BEGUN], "output_config": {"format": ANY_OBJECT}}, "messages"),
         (
             {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "x"}]}]},
             "tool_use_id",

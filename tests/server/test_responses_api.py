@@ -188,7 +188,8 @@ def test_an_answer_that_was_cut(http: httpx.Client) -> None:
         ({"text": {"format": {"type": "json_schema", "name": "f", "schema": {"$ref": "#"}}}}, "text.format"),
         ({"background": True}, "background"),
         ({"conversation": "c"}, "conversation"),
-        ({"truncation": "auto"}, "truncation"),
+        ({"truncation": "middle"}, "truncation"),
+        ({"truncation": "auto", "input": "a " * 4000}, "input"),
         ({"include": ["everything"]}, "include[0]"),
         ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
         ({"prompt": {"id": "p"}}, "prompt"),
@@ -200,3 +201,39 @@ def test_wrong_requests_name_the_field(direct: httpx.Client, fields: dict[str, A
     response = ask(direct, stream=len(fields) % 2 == 1, **fields)
     error = response.json()["error"]
     assert (response.status_code, error["type"], error["param"]) == (400, "invalid_request_error", param)
+
+
+@pytest.mark.model
+def test_only_allowed_tools_are_called(client: openai.OpenAI) -> None:
+    choice: Any = {
+        "type": "allowed_tools",
+        "mode": "required",
+        "tools": [{"type": "function", "name": "get_weather"}],
+    }
+    tools: Any = [{"type": "function", "name": "now"}, WEATHER]
+    fields: Any = {"model": MODEL, "input": CAPITAL, "tools": tools, "tool_choice": choice, "max_output_tokens": 200}
+    answer = client.responses.create(**fields)
+    assert {item.name for item in answer.output if item.type == "function_call"} == {"get_weather"}
+    assert answer.tool_choice.model_dump(exclude_none=True) == choice
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("server", ["native", "remote"], indirect=True)
+def test_the_oldest_turns_are_left_out_if_that_is_allowed(client: openai.OpenAI) -> None:
+    old: Any = [{"role": role, "content": "word " * 200} for _ in range(4) for role in ("user", "assistant")]
+    last: Any = [{"role": "user", "content": CAPITAL}]
+    fields: Any = {"model": MODEL, "temperature": 0, "max_output_tokens": 12, "instructions": "Be truthful."}
+    with pytest.raises(openai.BadRequestError):
+        client.responses.create(input=[*old, *last], **fields)
+    answer = client.responses.create(input=[*old, *last], truncation="auto", **fields)
+    shorter = client.responses.create(input=[*old[-4:], *last], **fields)
+    assert answer.truncation == "auto"
+    assert answer.usage is not None and shorter.usage is not None
+    assert answer.usage.input_tokens == shorter.usage.input_tokens
+    assert answer.output_text == shorter.output_text
+    counted = client.responses.input_tokens.count(
+        model=MODEL, input=[*old, *last], instructions="Be truthful.", truncation="auto"
+    )
+    assert counted.input_tokens <= answer.usage.input_tokens  # the room for an answer of any length is larger
+    again = client.responses.create(input="And of France?", previous_response_id=answer.id, truncation="auto", **fields)
+    assert again.usage is not None

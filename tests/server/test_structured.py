@@ -290,3 +290,29 @@ def test_forms_in_the_words_of_vllm(http: httpx.Client, wanted: dict[str, Any], 
 def test_forms_that_cannot_be(direct: httpx.Client, fields: dict[str, Any], place: str | None) -> None:
     response = ask(direct, **fields)
     assert (response.status_code, response.json()["error"]["param"]) == (400, place)
+
+
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    named = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": named}}
+
+
+def test_only_allowed_tools_are_called(http: httpx.Client) -> None:
+    tools = [WEATHER, NOW, function("stop", {"type": "object", "properties": {}, "additionalProperties": False})]
+    for seed in range(3):
+        fields = {"tools": tools, "tool_choice": allowed("required", "get_weather", "stop"), "seed": seed}
+        [choice] = ask(http, temperature=1.5, max_tokens=200, **fields).json()["choices"]
+        assert choice["message"]["tool_calls"]
+        assert {call["function"]["name"] for call in choice["message"]["tool_calls"]} <= {"get_weather", "stop"}
+    [choice] = ask(http, tools=tools, tool_choice=allowed("auto", "now"), max_tokens=8).json()["choices"]
+    assert not choice["message"].get("tool_calls")
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [allowed("auto"), allowed("required", "other"), allowed("none", "now"), {"type": "allowed_tools", "mode": "auto"}],
+)
+def test_tools_that_cannot_be_allowed(direct: httpx.Client, choice: dict[str, Any]) -> None:
+    response = ask(direct, tools=[NOW], tool_choice=choice)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"].startswith("tool_choice")

@@ -273,7 +273,7 @@ class Run:
     def _conversation(self, *, is_closing: bool) -> Conversation:
         messages, definitions = list(self._history.messages), [spec.definition() for spec in self._specs]
         if self._shape is not None and (is_closing or not self._setup.tools):
-            return Conversation(messages, definitions, "required", ANSWER_TOOL, is_parallel=False)
+            return Conversation(messages, definitions, "required", (ANSWER_TOOL,), is_parallel=False)
         if is_closing or not definitions:
             return Conversation(messages, choice="none")
         if self._setup.forces_calls:

@@ -23,14 +23,16 @@ class Conversation:
         messages: The turns, as mappings with "role" and "content".
         tools: Function definitions.
         choice: Whether functions may be called: "none", "auto" as the model likes, or "required".
-        function: The only one that may be called, for the choice "required".
+        functions: The only ones of the tools that may be called; by default all of them.
         is_parallel: Whether one answer may call several.
+        continues: Whether the answer goes on with the last message, which the assistant has begun.
         variables: Given to the chat template as they are, such as ``enable_thinking``.
     """
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] = ()
     choice: ToolChoice = "auto"
-    function: str | None = None
+    functions: Sequence[str] = ()
     is_parallel: bool = True
+    continues: bool = False
     variables: Mapping[str, Any] = field(default_factory=dict)

@@ -6,13 +6,10 @@ Leaves to others: rendering and encoding (``PromptReader``), compiling (``Gramma
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from treadle.engine.form import JsonForm
-from treadle.engine.grammar import Rules, form_rule, json_rule, literal
-from treadle.engine.json_schema import enforceable
+from treadle.engine.answer_rules import forced_rules, free_rules, tells_calls
 from treadle.errors import UsageError
 from treadle.models.messages import normalise_messages, normalise_tools
 from treadle.models.tool_dialects import (
@@ -20,6 +17,7 @@ from treadle.models.tool_dialects import (
     Content,
     Dialect,
     Part,
+    ReasoningMarkers,
     ReasoningParser,
     find_dialect,
     find_reasoning,
@@ -29,12 +27,12 @@ from treadle.models.tool_dialects.fenced import explain_tools
 if TYPE_CHECKING:
     from treadle.engine.conversation import Conversation
     from treadle.engine.form import AnswerForm
+    from treadle.engine.grammar import Rules
     from treadle.engine.prompt import EncodedPrompt, PromptReader
-    from treadle.models.tool_dialects.dialect import CallFrame
 
 __all__ = ["prepare_conversation"]
 
-_Schemas = Mapping[str, Mapping[str, Any]]
+_OWN_VARIABLES = frozenset({"tools", "continues"})
 
 
 def prepare_conversation(
@@ -52,34 +50,42 @@ def prepare_conversation(
     """
     source = prompts.template_source
     dialect = find_dialect(source)
-    tools = normalise_tools(conversation.tools) if conversation.choice != "none" else None
+    has_form = form is not None or conversation.choice == "required"
+    _check(conversation, has_form=has_form)
+    tools = _shown_tools(conversation, dialect, has_form=has_form)
     messages: Sequence[Mapping[str, Any]] = normalise_messages(conversation.messages)
     if dialect.name == "fenced":
         # The template would leave out calls and results in silence.
         has_calls = any(message["role"] == "tool" or message.get("tool_calls") for message in messages)
         if tools or has_calls:
-            messages = explain_tools(messages, tools or ())
+            messages = explain_tools(messages, tools)
     if dialect.is_enveloped:
         messages = [_with_thoughts(message) for message in messages]
-        tools = [{**tool, "function": {"description": "", **tool["function"]}} for tool in tools or ()]
-    shown_tools = None if dialect.name == "fenced" else tools
-    schemas = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools or ()}
-    has_form = form is not None or conversation.choice == "required"
-    strict = {tool["function"]["name"] for tool in tools or () if tool["function"].get("strict")}
-    rules = _rules(dialect, schemas, conversation, form) if has_form else _strict_rules(dialect, schemas, strict)
-    opening = dialect.forced_opening if has_form else ""
-    prompt = prompts.read_chat(messages, {"tools": shown_tools, **conversation.variables}, opening=opening)
+        tools = [{**tool, "function": {"description": "", **tool["function"]}} for tool in tools]
+    rules = _rules(conversation, dialect, form)
+    prompt = prompts.read_chat(
+        messages,
+        {
+            **conversation.variables,
+            "tools": tools if tools and dialect.name != "fenced" else None,
+            "continues": conversation.continues,
+        },
+        opening=dialect.forced_opening if has_form else "",
+    )
     reasoning = None if has_form else find_reasoning(source)
+    schemas = _schemas(conversation)
     is_read = bool(schemas) or (dialect.is_enveloped and not has_form)
 
     def parser() -> AnswerParser:
         inner: AnswerParser = _PlainParser()
         if is_read:
             inner = (dialect.forced_parser if has_form else dialect.parser)(schemas)
+        if conversation.continues:
+            inner.push(dialect.forced_opening)
         if reasoning is None:
             return inner
-        is_open = prompt.text.rstrip().endswith(reasoning.opening)
-        return ReasoningParser(reasoning, inner, is_open=is_open)
+        begun = messages[-1]["content"] if conversation.continues else prompt.text
+        return ReasoningParser(reasoning, inner, is_open=_is_open(reasoning, begun, conversation))
 
     shown = dialect.control_tokens if is_read else ()
     if reasoning is not None:
@@ -87,69 +93,67 @@ def prepare_conversation(
     return dataclasses.replace(prompt, shown_ids=prompts.control_ids(shown), parser=parser), rules
 
 
-def _rules(dialect: Dialect, schemas: _Schemas, conversation: Conversation, form: AnswerForm | None) -> Rules:
-    """Return the grammar of an answer that has a form, or must be calls."""
-    is_forced = conversation.choice == "required"
-    is_json = is_forced or isinstance(form, JsonForm)
-    rules = []
-    if form is not None and not is_forced:
-        rules.append(f"answer: {form_rule(form)}")
-        if not schemas:
-            return Rules("\n".join(["start: answer", *rules]), is_json)
-    names = [conversation.function] if conversation.function else list(schemas)
-    if not names:
-        raise UsageError('tool_choice "required" needs at least one tool')
-    for index, name in enumerate(names):
-        rules.append(f"call_{index}: {_framed_call(dialect.frame, name, schemas[name])}")
-    rules.append(_one_of_calls(len(names)))
-    calls = 'call ("\\n" call)*' if conversation.is_parallel and dialect.is_json else "call"
-    return Rules("\n".join([f"start: {calls}" if is_forced else f"start: answer | {calls}", *rules]), is_json)
+def _check(conversation: Conversation, *, has_form: bool) -> None:
+    """Refuse what contradicts itself."""
+    names = {tool["function"]["name"] for tool in normalise_tools(conversation.tools) or ()}
+    if unknown := [name for name in conversation.functions if name not in names]:
+        raise UsageError(f"tool_choice: there is no {unknown[0]!r:.80} among the tools", field="tool_choice")
+    if conversation.choice == "required" and not names:
+        raise UsageError('tool_choice "required" needs at least one tool', field="tool_choice")
+    if taken := _OWN_VARIABLES & conversation.variables.keys():
+        problem = f"template variable {min(taken)!r} cannot be set by a request"
+        raise UsageError(problem, field="chat_template_kwargs")
+    if conversation.continues and has_form:
+        problem = "messages: an answer that goes on with a message cannot be held to a form, nor to calls"
+        raise UsageError(problem, hint="leave out the last message of the assistant", field="messages")
 
 
-def _strict_rules(dialect: Dialect, schemas: _Schemas, strict: Collection[str]) -> Rules | None:
-    """Return the grammar of free text whose calls are of functions there are, by their schemas if these are strict.
+def _shown_tools(conversation: Conversation, dialect: Dialect, *, has_form: bool) -> list[dict[str, Any]]:
+    """Return the tools that the model is told of: all of them, lest the prompt change with those that may be called.
 
-    None where nothing is strict, or where the dialect has no control token that tells a call from text.
+    Where no grammar can keep it from calling the others, only those that may be.
     """
-    marker = dialect.frame.opening.strip()
-    if not strict or marker not in dialect.control_tokens:
-        return None
-    frame = dataclasses.replace(dialect.frame, opening=dialect.frame.opening.removeprefix(marker))
-    anything = r"(.|\n)*"
-    rules = [
-        "start: (text call)* REST?",
-        f"text[suffix={literal(marker)}]: /{anything}/",
-        f"REST: /{anything}/ & ~/{anything}{re.escape(marker)}{anything}/",
-        _one_of_calls(len(schemas)),
-    ]
-    for index, (name, schema) in enumerate(schemas.items()):
-        rules.append(f"call_{index}: {_framed_call(frame, name, schema if name in strict else {})}")
-    return Rules("\n".join(rules), is_json=False)
+    if conversation.choice == "none":
+        return []
+    tools = normalise_tools(conversation.tools) or []
+    if conversation.functions and not has_form and not tells_calls(dialect):
+        tools = [tool for tool in tools if tool["function"]["name"] in conversation.functions]
+    return [{**tool, "function": _without_strict(tool["function"])} for tool in tools]
 
 
-def _one_of_calls(count: int) -> str:
-    return "call: " + " | ".join(f"call_{index}" for index in range(count))
+def _without_strict(function: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the model is told of a function; how strict the server is does not concern it."""
+    return {name: value for name, value in function.items() if name != "strict"}
 
 
-def _framed_call(frame: CallFrame, name: str, schema: Mapping[str, Any]) -> str:
-    try:
-        arguments = {"type": "object", **enforceable(schema)}
-    except UsageError as error:
-        raise UsageError(f"the function {name!r:.80}: {error.args[0]}", field="tools") from None
-    if arguments["type"] != "object":
-        found = arguments["type"]
-        text = f"the function {name!r:.80}: expected a schema of type object, found {found!r:.80}"
-        raise UsageError(text, field="tools")
-    definitions = {"$defs": arguments.pop("$defs")} if "$defs" in arguments else {}
-    call = {
-        "type": "object",
-        "properties": {"name": {"const": name}, frame.arguments_key: arguments},
-        "required": ["name", frame.arguments_key],
-        "additionalProperties": False,
-        **definitions,
-    }
-    opening, closing = (literal(text) if text else "" for text in (frame.opening, frame.closing))
-    return " ".join(term for term in (opening, json_rule(call), closing) if term)
+def _schemas(conversation: Conversation) -> dict[str, Mapping[str, Any]]:
+    """Return the schemas of the functions that may be called, by name."""
+    if conversation.choice == "none":
+        return {}
+    functions = [tool["function"] for tool in normalise_tools(conversation.tools) or ()]
+    allowed = conversation.functions or [function["name"] for function in functions]
+    return {each["name"]: each.get("parameters") or {} for each in functions if each["name"] in allowed}
+
+
+def _rules(conversation: Conversation, dialect: Dialect, form: AnswerForm | None) -> Rules | None:
+    """Return the grammar of the answer, None if it is free or a grammar could not tell its calls from text."""
+    schemas = _schemas(conversation)
+    if conversation.choice == "required":
+        return forced_rules(dialect, schemas, None, is_parallel=conversation.is_parallel)
+    if form is not None:
+        return forced_rules(dialect, schemas, form, is_parallel=conversation.is_parallel)
+    strict = {tool["function"]["name"] for tool in conversation.tools if tool["function"].get("strict")}
+    is_limited = len(schemas) < len(conversation.tools)
+    if schemas and (is_limited or strict & schemas.keys()) and tells_calls(dialect):
+        return free_rules(dialect, schemas, strict)
+    return None
+
+
+def _is_open(markers: ReasoningMarkers, begun: str, conversation: Conversation) -> bool:
+    """Tell whether the answer begins amid reasoning, as what comes before it ends there."""
+    if conversation.continues:
+        return begun.rfind(markers.opening) > begun.rfind(markers.closing)
+    return begun.rstrip().endswith(markers.opening)
 
 
 def _with_thoughts(message: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -132,6 +132,8 @@ class PromptReader:
     def read_chat(self, messages: Messages, variables: Mapping[str, Any], *, opening: str = "") -> EncodedPrompt:
         """Render a conversation with the model's own template, and encode it with the ``opening`` of the answer.
 
+        ``variables`` are the template's, and what ``ChatTemplate.render`` takes beside them.
+
         Raises:
             ContextError: The text of the conversation is far beyond the context.
             TemplateError: The template refused the messages.

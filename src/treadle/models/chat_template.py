@@ -81,6 +81,7 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continues: bool = False,
         **variables: Any,
     ) -> RenderedPrompt:
         """Render messages; see ``normalise_messages`` for the forms they may have.
@@ -89,6 +90,7 @@ class ChatTemplate:
             messages: Role and content of each turn.
             tools: Function definitions the model may call.
             add_generation_prompt: End with the opening of an assistant's turn.
+            continues: End within the last message, which is the assistant's, where its content does.
             variables: What this model's template reads besides, such as ``enable_thinking``.
 
         Raises:
@@ -98,7 +100,7 @@ class ChatTemplate:
         """
         if tools and self._for_tools is not None:
             return self._for_tools.render(
-                messages, tools=tools, add_generation_prompt=add_generation_prompt, **variables
+                messages, tools=tools, add_generation_prompt=add_generation_prompt, continues=continues, **variables
             )
         taken = _OWN_VARIABLES & variables.keys()
         if taken:
@@ -108,16 +110,22 @@ class ChatTemplate:
         normal, known_tools = normalise_messages(messages), normalise_tools(tools)
         if any("tool_calls" in message for message in normal) and not self._takes_mappings:
             normal = [_with_argument_text(message) for message in normal]
+        if continues:
+            _check_continued(normal[-1], len(normal) - 1)
         try:
             guard = PromptGuard(self._spellings, [normal, known_tools, variables])
             values = guard.protect_other(variables)
-            values["messages"] = [self._in_its_form(guard.protect_message(message)) for message in normal]
+            protected = [guard.protect_message(message) for message in normal]
+            if continues:
+                protected[-1]["content"] += guard.mark
+            values["messages"] = [self._in_its_form(message) for message in protected]
             values["tools"] = guard.protect_other(known_tools)
-            values["add_generation_prompt"] = add_generation_prompt
+            values["add_generation_prompt"] = add_generation_prompt and not continues
             budget = TemplateBudget(values)
         except RecursionError:
             raise UsageError("the messages, tools or template variables are nested too deeply") from None
-        return RenderedPrompt(self._run(values, budget, guard.character), guard.character)
+        text = self._run(values, budget, guard.character)
+        return RenderedPrompt(_until(guard.mark, text) if continues else text, guard.character)
 
     def _in_its_form(self, message: dict[str, Any]) -> dict[str, Any]:
         return {**message, "content": _as_parts(message["content"])} if self._wants_parts else message
@@ -170,6 +178,23 @@ def _read_source(metadata: Mapping[str, Any], key: str) -> str | None:
     if source is not None and not isinstance(source, str):
         raise ModelFileError(f"{key}: expected text, found {type(source).__name__}")
     return source
+
+
+def _check_continued(message: Mapping[str, Any], index: int) -> None:
+    if message["role"] != "assistant" or message.get("tool_calls"):
+        raise UsageError(
+            f"messages[{index}]: an answer can go on with a last message of the assistant that calls nothing",
+            field=f"messages[{index}]",
+        )
+
+
+def _until(mark: str, text: str) -> str:
+    """Return what a template wrote up to the mark at the end of the content of the last message."""
+    begun, *rest = text.split(mark)
+    if len(rest) != 1:
+        problem = "messages: the model's template does not show the last message in a way that can be gone on with"
+        raise UsageError(problem, field="messages")
+    return begun
 
 
 def _line_of(error: BaseException) -> str:

@@ -86,14 +86,18 @@ class PromptGuard:
     A spelling is broken after its first character. A text that ends or begins with part of a spelling, or is the
     inside of one, is marked there too, so that no template completes it by putting pieces side by side. Identifiers
     stay as they are, for templates look keys up and compare values by name.
+
+    ``mark`` is another character that occurs in none of them.
     """
 
     def __init__(self, spellings: ControlSpellings, inputs: Any) -> None:
         texts = list(_strings(inputs))
-        found = next((each for each in _GUARD_CHARACTERS if not any(each in text for text in texts)), None)
-        if found is None:
-            raise UsageError("the messages hold every Unicode noncharacter from U+FDD0 to U+FDEF; remove one")
+        unused = (each for each in _GUARD_CHARACTERS if not any(each in text for text in texts))
+        found, mark = next(unused, None), next(unused, None)
+        if found is None or mark is None:
+            raise UsageError("the messages hold the Unicode noncharacters from U+FDD0 to U+FDEF; remove two")
         self.character = found
+        self.mark = mark
         self._spellings = spellings
         self._control = spellings.control
 

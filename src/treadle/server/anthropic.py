@@ -45,8 +45,9 @@ def read_conversation(body: CountTokensRequest) -> Conversation:
         variables["enable_thinking"] = body.thinking.type != "disabled"
     if config is not None and config.effort is not None:
         variables["reasoning_effort"] = config.effort
+    messages = _Reader().read(body.system, body.messages)
     return Conversation(
-        messages=_Reader().read(body.system, body.messages),
+        messages=messages,
         tools=[
             {
                 "type": "function",
@@ -54,13 +55,15 @@ def read_conversation(body: CountTokensRequest) -> Conversation:
                     "name": tool.name,
                     **({"description": tool.description} if tool.description is not None else {}),
                     "parameters": tool.input_schema,
+                    **({"strict": True} if tool.strict else {}),
                 },
             }
             for tool in body.tools or ()
         ],
         choice="auto" if choice is None else _CHOICES[choice.type],
-        function=None if choice is None else choice.name,
+        functions=() if choice is None or choice.name is None else (choice.name,),
         is_parallel=choice is None or not choice.disable_parallel_tool_use,
+        continues=messages[-1]["role"] == "assistant",
         variables=variables,
     )
 
@@ -84,7 +87,7 @@ class _Reader:
                 _refuse(f"{place}.role", f"expected {', '.join(_BLOCKS_OF)}, found {role!r:.80}")
             self._turn(role, message.get("content"), f"{place}.content")
         if self._messages[-1]["role"] == "assistant":
-            _refuse("messages", "the last message is the assistant's; answers that continue one are not supported")
+            _check_begun(self._messages[-1])
         return self._messages
 
     def _turn(self, role: str, content: Any, place: str) -> None:
@@ -135,6 +138,14 @@ class _Reader:
         if block.get("is_error"):  # templates know no failed results, so the words must tell
             text = f"Error: {text}"
         return {"role": "tool", "tool_call_id": call_id, "name": self._tool_names[call_id], "content": text}
+
+
+def _check_begun(message: Mapping[str, Any]) -> None:
+    """Refuse the beginning of an answer that the API does not go on with."""
+    if message.get("tool_calls"):
+        _refuse("messages", "the last message calls tools, so that their results must follow")
+    if message["content"][-1:].isspace():
+        _refuse("messages", "the answer that the last message begins must not end with white space")
 
 
 def _blocks(role: str, content: Any, place: str) -> list[tuple[Mapping[str, Any], str]]:

@@ -124,10 +124,11 @@ def invalid_body(error: ValidationError) -> ApiError:
     """Turn what pydantic found into one sentence about the first field at fault."""
     if error.error_count() > _MOST_MISTAKES:
         return ApiError(400, f"the body has {error.error_count()} mistakes, too many to name one", code="invalid_value")
-    found = error.errors(include_url=False)
+    found: Sequence[Mapping[str, Any]] = error.errors(include_url=False)
     first = found[0]
     path, is_union = _path(first["loc"])
     if is_union:  # the alternative that was meant is the one that got furthest
+        found = _tagged_right(found)
         paths = [_path(other["loc"])[0] for other in found if other["loc"][0] == first["loc"][0]]
         path = max(paths, key=len)
         first = {**first, "type": "invalid", "msg": "; or ".join(dict.fromkeys(_messages_at(path, found)))}
@@ -143,6 +144,16 @@ def invalid_body(error: ValidationError) -> ApiError:
     if first["type"] == "json_invalid":
         return ApiError(400, f"the body is not JSON: {message.removeprefix('Invalid JSON: ')}", code="invalid_json")
     return ApiError(400, f"{path}: {message}" if path else message, param=path or None, code=code)
+
+
+def _tagged_right(found: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Leave out what is said of alternatives that are of another ``type``, except that they are."""
+    others = {error["loc"][:-1] for error in found if error["type"] == "literal_error" and error["loc"][-1] == "type"}
+    return [
+        error
+        for error in found
+        if error["loc"][-1] == "type" or not any(error["loc"][: len(each)] == each for each in others)
+    ]
 
 
 def _messages_at(path: str, found: Sequence[Mapping[str, Any]]) -> list[str]:

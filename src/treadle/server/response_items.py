@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from treadle.engine.conversation import Conversation, ToolChoice
+from treadle.engine.conversation import Conversation
 from treadle.server.errors import ApiError
-from treadle.server.schema.responses import ResponseToolChoice
 
 if TYPE_CHECKING:
     from treadle.server.schema.responses import InputTokensRequest
@@ -55,12 +54,6 @@ def read_conversation(body: InputTokensRequest, items: Sequence[Item]) -> Conver
     Raises:
         ApiError: An item is wrong, or of a kind this model cannot read; ``param`` is its place.
     """
-    choice: ToolChoice = "auto"
-    function = None
-    if isinstance(body.tool_choice, ResponseToolChoice):
-        choice, function = "required", body.tool_choice.name
-    elif body.tool_choice is not None:
-        choice = body.tool_choice
     messages = [{"role": "system", "content": body.instructions}] if body.instructions else []
     offset = len(items) - len(input_items(body))  # places are those of the request, earlier items come from the store
     reader = _Reader(messages)
@@ -72,12 +65,12 @@ def read_conversation(body: InputTokensRequest, items: Sequence[Item]) -> Conver
         tools=[
             {
                 "type": "function",
-                "function": tool.model_dump(include={"name", "description", "parameters"}, exclude_none=True),
+                "function": tool.model_dump(exclude={"type"}, exclude_none=True),
             }
             for tool in body.tools or ()
         ],
-        choice=choice,
-        function=function,
+        choice=body.choice,
+        functions=body.chosen_functions,
         is_parallel=body.parallel_tool_calls is not False,
         variables={} if effort is None else {"reasoning_effort": effort},
     )

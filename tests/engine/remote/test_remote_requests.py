@@ -80,12 +80,35 @@ def test_forms() -> None:
 def test_tools() -> None:
     messages = HELLO.messages
     assert written("openai", Conversation(messages, [PING]))["tool_choice"] == "auto"
-    body = written("openai", Conversation(messages, [PING], "required", function="ping", is_parallel=False))
+    body = written("openai", Conversation(messages, [PING], "required", ("ping",), is_parallel=False))
     assert body["tool_choice"] == {"type": "function", "function": {"name": "ping"}}
     assert body["tools"] == [PING] and body["parallel_tool_calls"] is False
     assert written("openai", Conversation(messages, [PING], "none"))["tool_choice"] == "none"
     with pytest.raises(UsageError, match="needs at least one tool"):
         written("openai", Conversation(messages, choice="required"))
+
+
+def test_some_of_the_tools() -> None:
+    other = {"type": "function", "function": {"name": "other"}}
+    some = Conversation(
+        HELLO.messages, [PING, other, {**PING, "function": {"name": "third"}}], "auto", ("ping", "other")
+    )
+    body = written("vllm", some)
+    assert (body["tools"], body["tool_choice"]) == ([PING, other], "auto")
+    body = written("treadle", some)
+    assert len(body["tools"]) == 3  # so that the prompt is the one that is known
+    named = [{"type": "function", "function": {"name": name}} for name in ("ping", "other")]
+    assert body["tool_choice"] == {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": named}}
+
+
+def test_a_message_to_go_on_with() -> None:
+    begun = Conversation([*HELLO.messages, {"role": "assistant", "content": "I"}], continues=True)
+    for kind in ("vllm", "treadle"):
+        body = written(kind, begun)
+        assert (body["continue_final_message"], body["add_generation_prompt"]) == (True, False)
+    assert "continue_final_message" not in written("llamacpp", begun)
+    with pytest.raises(UsageError, match="cannot go on with a message"):
+        written("openai", begun)
 
 
 def test_messages_are_sent_as_the_api_has_them() -> None:

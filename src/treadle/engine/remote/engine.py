@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 __all__ = ["RemoteEngine"]
 
+# The fields of a chat that its prompt is made of.
+_RENDERED = ("messages", "tools", "chat_template_kwargs", "continue_final_message", "add_generation_prompt")
+
 
 class RemoteEngine:
     """A model of an OpenAI-compatible server. Use ``await RemoteEngine.connect(...)``, in the event loop that asks it.
@@ -109,7 +112,7 @@ class RemoteEngine:
                 body["prompt"] = prompt
             else:
                 fields = chat_fields(self._server.kind, prompt)
-                body |= {key: fields[key] for key in ("messages", "tools", "chat_template_kwargs") if key in fields}
+                body |= {key: fields[key] for key in _RENDERED if key in fields}
         elif self._server.kind.tokenizes == "llamacpp" and isinstance(prompt, str):
             body |= {"content": prompt, "add_special": True}
         else:

@@ -72,11 +72,17 @@ def chat_fields(kind: ServerKind, conversation: Conversation) -> dict[str, Any]:
         if not kind.has_template_variables:
             raise _cannot(kind, f"set {', '.join(sorted(variables))} of the chat template")
         found["chat_template_kwargs"] = variables
+    if conversation.continues:
+        if kind.continuation is None:
+            raise _cannot(kind, "go on with a message of the assistant")
+        found |= kind.continuation
     if conversation.choice == "required" and not conversation.tools:
         raise UsageError('tool_choice "required" needs at least one tool')
     if tools := normalise_tools(conversation.tools):
+        if conversation.functions and not kind.has_allowed_tools:
+            tools = [tool for tool in tools if tool["function"]["name"] in conversation.functions]
         found["tools"] = tools
-        found["tool_choice"] = _tool_choice(conversation)
+        found["tool_choice"] = _tool_choice(kind, conversation)
         if not conversation.is_parallel:
             found["parallel_tool_calls"] = False
     return found
@@ -123,9 +129,12 @@ def _structured_outputs(kind: ServerKind, form: AnswerForm) -> dict[str, Any]:
     return {"structured_outputs": {"choice": list(form.choices)}}
 
 
-def _tool_choice(conversation: Conversation) -> Any:
-    if conversation.function is not None:
-        return {"type": "function", "function": {"name": conversation.function}}
+def _tool_choice(kind: ServerKind, conversation: Conversation) -> Any:
+    named = [{"type": "function", "function": {"name": name}} for name in conversation.functions]
+    if len(named) == 1 and conversation.choice == "required":
+        return named[0]
+    if named and kind.has_allowed_tools:
+        return {"type": "allowed_tools", "allowed_tools": {"mode": conversation.choice, "tools": named}}
     return conversation.choice
 
 

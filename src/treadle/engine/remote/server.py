@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["RemoteServer", "ServerKind", "find_server"]
 
 _MAX_RETRIES = 1
+_CONTINUATION = {"continue_final_message": True, "add_generation_prompt": False}
 _SAMPLING = ("top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos", "stop_token_ids")
 
 
@@ -33,6 +34,8 @@ class ServerKind:
         has_template_variables: Takes ``chat_template_kwargs``.
         has_priority: Takes our two classes of priority.
         has_continuous_usage: Counts tokens in every event of a stream, if asked to.
+        has_allowed_tools: Takes a choice of several tools without the others being left out.
+        continuation: The fields that make an answer go on with the last message, None if it cannot.
         tokenizes: Whose spelling its ``/tokenize`` has, None if it has none.
     """
 
@@ -42,6 +45,8 @@ class ServerKind:
     has_template_variables: bool = False
     has_priority: bool = False
     has_continuous_usage: bool = False
+    has_allowed_tools: bool = False
+    continuation: Mapping[str, Any] | None = None
     tokenizes: str | None = None
 
 
@@ -54,6 +59,8 @@ _KINDS = {
         has_template_variables=True,
         has_priority=True,
         has_continuous_usage=True,
+        has_allowed_tools=True,
+        continuation=_CONTINUATION,
         tokenizes="vllm",
     ),
     "vllm": ServerKind(
@@ -62,9 +69,15 @@ _KINDS = {
         has_forms=True,
         has_template_variables=True,
         has_continuous_usage=True,
+        continuation=_CONTINUATION,
         tokenizes="vllm",
     ),
-    "sglang": ServerKind("SGLang", sampling={name: name for name in _SAMPLING}, has_template_variables=True),
+    "sglang": ServerKind(
+        "SGLang",
+        sampling={name: name for name in _SAMPLING},
+        has_template_variables=True,
+        continuation={"continue_final_message": True},
+    ),
     "llamacpp": ServerKind(
         "llama.cpp",
         sampling={
@@ -74,6 +87,7 @@ _KINDS = {
             "ignore_eos": "ignore_eos",
         },
         has_template_variables=True,
+        continuation={},  # it goes on with a last message of the assistant in any case
         tokenizes="llamacpp",
     ),
 }

@@ -5,7 +5,7 @@ Leaves to others: showing tools to the model (``chat_template``) and forcing a c
 
 from treadle.models.tool_dialects.dialect import DIALECTS, Dialect, find_dialect
 from treadle.models.tool_dialects.parts import AnswerParser, Content, Part, Reasoning, ToolCall, ToolSchemas
-from treadle.models.tool_dialects.reasoning import ReasoningParser, find_reasoning
+from treadle.models.tool_dialects.reasoning import ReasoningMarkers, ReasoningParser, find_reasoning
 
 __all__ = [
     "DIALECTS",
@@ -14,6 +14,7 @@ __all__ = [
     "Dialect",
     "Part",
     "Reasoning",
+    "ReasoningMarkers",
     "ReasoningParser",
     "ToolCall",
     "ToolSchemas",

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
-from treadle.engine.conversation import Conversation, ToolChoice
+from treadle.engine.conversation import Conversation
 from treadle.models.tool_dialects import Content, Part, Reasoning, ToolCall
 from treadle.server import sse
 from treadle.server.body import body_schema, read_body
@@ -24,7 +24,7 @@ from treadle.server.disconnect import EventStream, unless_gone
 from treadle.server.errors import api_error, error_body
 from treadle.server.logprobs import chat_logprobs
 from treadle.server.run import AnswerRun, Piece, naming_form
-from treadle.server.schema.chat import ChatRequest, NamedChoice
+from treadle.server.schema.chat import ChatRequest
 from treadle.server.state import ServerState, state_of
 
 if TYPE_CHECKING:
@@ -69,21 +69,16 @@ async def _start(run: AnswerRun, body: ChatRequest, state: ServerState) -> None:
 
 
 def _conversation(body: ChatRequest) -> Conversation:
-    choice: ToolChoice = "auto"
-    function = None
-    if isinstance(body.tool_choice, NamedChoice):
-        choice, function = "required", body.tool_choice.function.name
-    elif body.tool_choice is not None:
-        choice = body.tool_choice
     variables = dict(body.chat_template_kwargs or {})
     if body.reasoning_effort is not None:
         variables.setdefault("reasoning_effort", body.reasoning_effort)
     return Conversation(
         messages=body.messages,
         tools=[tool.model_dump(exclude_none=True) for tool in body.tools or ()],
-        choice=choice,
-        function=function,
+        choice=body.choice,
+        functions=body.chosen_functions,
         is_parallel=body.parallel_tool_calls is not False,
+        continues=bool(body.continue_final_message),
         variables=variables,
     )
 

@@ -24,6 +24,7 @@ from treadle.server.response_store import ResponseStore, StoredResponse
 from treadle.server.run import AnswerRun, Piece, naming_form
 from treadle.server.schema.responses import InputTokensRequest, ResponsesRequest
 from treadle.server.state import ServerState, state_of
+from treadle.server.truncation import fit_items
 
 if TYPE_CHECKING:
     from treadle.engine.sampling import SamplingParams
@@ -60,7 +61,8 @@ async def count_input_tokens(request: Request) -> Response:
     body = await read_body(request, InputTokensRequest, state.settings)
     items = [*_earlier_items(state.responses, body.previous_response_id), *input_items(body)]
     async with state.hub.use(body.model) as held:
-        tokens = await held.engine.tokenize(read_conversation(body, items))
+        kept = await fit_items(held.engine, body, items)
+        tokens = await held.engine.tokenize(read_conversation(body, kept))
     return Json({"object": "response.input_tokens", "input_tokens": len(tokens)})
 
 
@@ -125,10 +127,11 @@ def _earlier_items(store: ResponseStore, response_id: str | None) -> list[Item]:
 
 
 async def _start(run: AnswerRun, body: ResponsesRequest, items: list[Item], state: ServerState) -> SamplingParams:
-    await run.open(body.model)
+    engine = await run.open(body.model)
     with naming_form("tools" if body.form is None else "text.format"):
         params = body.sampling(max_tokens=state.settings.output_limit(body.max_output_tokens))
-        await run.start(read_conversation(body, items), params, timeout=state.settings.request_timeout)
+        kept = await fit_items(engine, body, items, params.max_tokens)
+        await run.start(read_conversation(body, kept), params, timeout=state.settings.request_timeout)
     return params
 
 
@@ -234,7 +237,7 @@ class _Response:
             "tools": [_as_json(tool) for tool in body.tools or ()],
             "top_logprobs": body.top_logprobs,
             "top_p": self._params.top_p,
-            "truncation": "disabled",
+            "truncation": body.truncation or "disabled",
             "user": body.user,
         }
 

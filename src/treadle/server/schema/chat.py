@@ -5,10 +5,12 @@ Leaves to others: what a message may say (``models.messages`` checks it for ever
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
+from treadle.engine.conversation import ToolChoice
 from treadle.engine.form import AnswerForm, JsonForm
 from treadle.server.schema.base import (
     MAX_MESSAGES,
@@ -24,6 +26,9 @@ from treadle.server.schema.base import (
 from treadle.server.schema.completions import StreamOptions
 from treadle.server.schema.sampling import SamplingFields
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 __all__ = [
     "MAX_TOOLS",
     "ChatRequest",
@@ -34,6 +39,8 @@ __all__ = [
     "Parameters",
     "ResponseFormat",
     "Tool",
+    "TurnFields",
+    "check_functions",
 ]
 
 MAX_TOOLS = 256
@@ -77,6 +84,18 @@ class NamedChoice(Body):
     function: _ChosenFunction
 
 
+class _AllowedTools(Body):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedChoice], Field(min_length=1, max_length=MAX_TOOLS)]
+
+
+class AllowedChoice(Body):
+    """The choice of several functions by name: as many as the model likes, or at least one."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: _AllowedTools
+
+
 class JsonSchemaFormat(Body):
     """A schema under the name a client gave it."""
 
@@ -112,6 +131,13 @@ class ResponseFormat(Body):
         return JsonForm() if given is None else JsonForm(given)
 
 
+def check_functions(chosen: Sequence[str], names: Sequence[str]) -> None:
+    """Refuse the choice of functions that are not among the tools."""
+    for name in chosen:
+        if name not in names:
+            raise mistake("tool_choice", f"there is no {name!r} among the tools")
+
+
 def _check_results(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Refuse results of calls that were not made: a template would show them as if somebody had asked for them."""
     called: set[Any] = set()
@@ -134,7 +160,22 @@ def _is_id(value: Any) -> bool:
 Messages = Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MAX_MESSAGES), AfterValidator(_check_results)]
 
 
-class ChatRequest(SamplingFields):
+class TurnFields(Body):
+    """Whether the answer goes on with a last message of the assistant's, in vLLM's words."""
+
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
+
+    @model_validator(mode="after")
+    def _one_turn(self) -> Self:
+        if self.continue_final_message and self.add_generation_prompt:
+            raise mistake("add_generation_prompt", "it and continue_final_message exclude each other")
+        if self.add_generation_prompt is False and not self.continue_final_message:
+            raise mistake("add_generation_prompt", "false needs continue_final_message, for an answer has a turn")
+        return self
+
+
+class ChatRequest(SamplingFields, TurnFields):
     """Answer a conversation; see the OpenAI API's chat completions."""
 
     model: ModelName | None = None
@@ -147,7 +188,7 @@ class ChatRequest(SamplingFields):
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedChoice | AllowedChoice | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     # What a reasoning template reads; handed to it as it is.
@@ -181,9 +222,26 @@ class ChatRequest(SamplingFields):
             raise mistake("structured_outputs", "it and response_format exclude each other")
         if self.tool_choice == "required" and not names:
             raise mistake("tool_choice", '"required" needs at least one tool')
-        if isinstance(self.tool_choice, NamedChoice) and self.tool_choice.function.name not in names:
-            raise mistake("tool_choice", f"there is no {self.tool_choice.function.name!r} among the tools")
+        check_functions(self.chosen_functions, names)
         return self
+
+    @property
+    def chosen_functions(self) -> list[str]:
+        """Return the names of the only functions that may be called, none if that is not limited."""
+        if isinstance(self.tool_choice, NamedChoice):
+            return [self.tool_choice.function.name]
+        if isinstance(self.tool_choice, AllowedChoice):
+            return [each.function.name for each in self.tool_choice.allowed_tools.tools]
+        return []
+
+    @property
+    def choice(self) -> ToolChoice:
+        """Return whether functions may be called."""
+        if isinstance(self.tool_choice, NamedChoice):
+            return "required"
+        if isinstance(self.tool_choice, AllowedChoice):
+            return self.tool_choice.allowed_tools.mode
+        return self.tool_choice or "auto"
 
     @property
     def form(self) -> AnswerForm | None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
+from treadle.engine.conversation import ToolChoice
 from treadle.engine.form import JsonForm
 from treadle.engine.sampling import SamplingParams
 from treadle.server.schema.base import (
@@ -22,7 +23,7 @@ from treadle.server.schema.base import (
     Whole,
     mistake,
 )
-from treadle.server.schema.chat import MAX_TOOLS, Parameters
+from treadle.server.schema.chat import MAX_TOOLS, Parameters, check_functions
 
 __all__ = ["InputTokensRequest", "ResponsesRequest", "TextFormat"]
 
@@ -58,6 +59,14 @@ class ResponseToolChoice(Body):
 
     type: Literal["function"]
     name: _FunctionName
+
+
+class AllowedResponseTools(Body):
+    """The choice of several functions by name: as many as the model likes, or at least one."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[ResponseToolChoice], Field(min_length=1, max_length=MAX_TOOLS)]
 
 
 class TextFormat(Body):
@@ -107,11 +116,11 @@ class InputTokensRequest(Body):
     instructions: str | None = None
     previous_response_id: ShortText | None = None
     tools: Annotated[list[ResponseTool], Field(max_length=MAX_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ResponseToolChoice | None = None
+    tool_choice: Literal["none", "auto", "required"] | ResponseToolChoice | AllowedResponseTools | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None
-    truncation: Literal["disabled"] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
     conversation: Unsupported = None
     personality: Unsupported = None
 
@@ -122,9 +131,26 @@ class InputTokensRequest(Body):
             raise mistake("tools", "two functions have the same name")
         if self.tool_choice == "required" and not names:
             raise mistake("tool_choice", '"required" needs at least one tool')
-        if isinstance(self.tool_choice, ResponseToolChoice) and self.tool_choice.name not in names:
-            raise mistake("tool_choice", f"there is no {self.tool_choice.name!r} among the tools")
+        check_functions(self.chosen_functions, names)
         return self
+
+    @property
+    def chosen_functions(self) -> list[str]:
+        """Return the names of the only functions that may be called, none if that is not limited."""
+        if isinstance(self.tool_choice, ResponseToolChoice):
+            return [self.tool_choice.name]
+        if isinstance(self.tool_choice, AllowedResponseTools):
+            return [each.name for each in self.tool_choice.tools]
+        return []
+
+    @property
+    def choice(self) -> ToolChoice:
+        """Return whether functions may be called."""
+        if isinstance(self.tool_choice, ResponseToolChoice):
+            return "required"
+        if isinstance(self.tool_choice, AllowedResponseTools):
+            return self.tool_choice.mode
+        return self.tool_choice or "auto"
 
 
 class ResponsesRequest(InputTokensRequest):

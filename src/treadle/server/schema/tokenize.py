@@ -8,12 +8,12 @@ from pydantic import Field, model_validator
 
 from treadle.engine.conversation import Conversation
 from treadle.server.schema.base import Body, ModelName, mistake
-from treadle.server.schema.chat import MAX_TOOLS, Messages, Tool
+from treadle.server.schema.chat import MAX_TOOLS, Messages, Tool, TurnFields
 
 __all__ = ["DetokenizeRequest", "TokenizeRequest"]
 
 
-class TokenizeRequest(Body):
+class TokenizeRequest(TurnFields):
     """Text, or a conversation, to be cut into tokens."""
 
     model: ModelName | None = None
@@ -26,8 +26,8 @@ class TokenizeRequest(Body):
     def _one(self) -> TokenizeRequest:
         if (self.prompt is None) == (self.messages is None):
             raise mistake("prompt", "expected either prompt or messages")
-        if self.messages is None and (self.tools or self.chat_template_kwargs):
-            raise mistake("messages", "tools and chat_template_kwargs belong to messages")
+        if self.messages is None and (self.tools or self.chat_template_kwargs or self.continue_final_message):
+            raise mistake("messages", "tools, chat_template_kwargs and continue_final_message belong to messages")
         return self
 
     @property
@@ -36,7 +36,8 @@ class TokenizeRequest(Body):
         if self.messages is None:
             return None
         tools = [tool.model_dump(exclude_none=True) for tool in self.tools or ()]
-        return Conversation(self.messages, tools, variables=self.chat_template_kwargs or {})
+        variables = self.chat_template_kwargs or {}
+        return Conversation(self.messages, tools, continues=bool(self.continue_final_message), variables=variables)
 
 
 class DetokenizeRequest(Body):
