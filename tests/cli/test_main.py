@@ -48,6 +48,17 @@ def test_starting_loads_nothing_heavy() -> None:
     assert done.stdout == "\n"
 
 
+def test_too_little_memory_is_no_bug(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def strike(**_: object) -> None:
+        raise MemoryError("std::bad_alloc")
+
+    monkeypatch.setattr(main_module, "application", lambda *_: strike)
+    with pytest.raises(SystemExit) as ended:
+        main_module.main(["run"])
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.startswith("error: the system gave no more memory: std::bad_alloc\nhint: ")
+
+
 @pytest.mark.parametrize("error", [RuntimeError("lightning"), InternalError("lightning")])
 def test_our_own_bugs_end_with_2_and_a_request_to_report(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

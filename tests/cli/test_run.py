@@ -155,6 +155,13 @@ def test_refuses_bytes_that_are_no_text(command: str, smollm2_path: Path) -> Non
     assert done.stderr == b"error: stdin is not UTF-8 text: unexpected end of data\n"
 
 
+def test_refuses_text_that_the_locale_does_not_know() -> None:
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    result = treadle("run", "-", text="é", **locale)
+    assert result.err.startswith("error: stdin is not ASCII text: ")
+    assert "hint: PYTHONUTF8=1 reads UTF-8" in result.err
+
+
 @pytest.mark.model
 @pytest.mark.parametrize(
     ("redirection", "variables", "expected"),
@@ -162,6 +169,7 @@ def test_refuses_bytes_that_are_no_text(command: str, smollm2_path: Path) -> Non
         ("<&-", {}, (0, ANSWER, "")),
         ("</dev/null", {"PYTHONIOENCODING": "ascii"}, (0, ANSWER, "")),
         ("2>&-", {}, (0, ANSWER, "")),
+        ("2>/dev/full", {}, (0, ANSWER, "")),
         (">&-", {}, (1, "", "error: the output could not be written: stdout is closed\n")),
     ],
 )
@@ -206,6 +214,7 @@ def test_refuses_what_is_no_model(tmp_path: Path) -> None:
         (["run", "hi", "--top-p", "0"], "error: SamplingParams: top_p is 0.0, expected above 0, at most 1\n"),
         (["run", "hi", "--seed", "-1"], "error: SamplingParams: seed is -1, expected a whole number, 0 to "),
         (["run", "hi", "--stop", ""], "error: SamplingParams: stop is [''], expected a text or up to 16 texts"),
+        (["run", "hi", "-m", ""], "error: unknown model '': expected a catalog name"),
         (["run"], 'error: there is no prompt\nhint: type `treadle run "Why is the sky blue?"`'),
         (["run", "hi", "there"], "error: Got unexpected extra argument"),
     ],

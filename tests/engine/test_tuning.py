@@ -14,7 +14,8 @@ from treadle.config import Settings
 from treadle.engine.execution_plan import MachineView
 from treadle.engine.load import plan_model, view_machine
 from treadle.engine.tune import Trial, _fastest, _for_prompts, _ways, tune
-from treadle.engine.tuning import Tuning, apply_tuning, describe_setup, forget_tuning, save_tuning
+from treadle.engine.tuning import Tuning, apply_tuning, describe_setup, forget_tuning, prepare_record, save_tuning
+from treadle.errors import UsageError
 from treadle.hardware.cores import Core
 from treadle.hardware.plan import ThreadPlan
 from treadle.hardware.topology import Topology
@@ -37,7 +38,9 @@ def machine() -> MachineView:
 
 
 def keep(settings: Settings, file: ModelFile, machine: MachineView, **found: Any) -> Path:
-    return save_tuning(settings.home, file, Tuning(found, describe_setup(machine), []))
+    path = prepare_record(settings.home, file)
+    save_tuning(path, file, Tuning(found, describe_setup(machine), []))
+    return path
 
 
 def test_what_was_found_is_used_and_said(file: ModelFile, settings: Settings, machine: MachineView) -> None:
@@ -175,8 +178,14 @@ def test_tuning_a_model_measures_every_way(file: ModelFile, settings: Settings, 
     assert all(trial["decode_rate"] > 0 for trial in found.measured)
     assert heard[0] == "loading" and len(heard) > len(names)
     assert found.settings.keys() <= {"threads", "prompt_threads", "pin", "huge_pages", "kv_type"}
-    save_tuning(settings.home, file, found)
+    save_tuning(prepare_record(settings.home, file), file, found)
     apply_tuning(settings, file, machine)
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_measuring(tmp_path: Path, file: ModelFile) -> None:
+    (tmp_path / "tuning").write_text("no folder")
+    with pytest.raises(UsageError, match=r"could not be kept: .*tuning.*\nhint: TREADLE_HOME"):
+        prepare_record(tmp_path, file)
 
 
 def test_what_is_set_is_not_tried(file: ModelFile, settings: Settings, machine: MachineView) -> None:

@@ -64,6 +64,18 @@ def test_group_over_its_limit_has_nothing_left(fake_root: FakeRoot) -> None:
     assert memory_budget(fake_root({"proc/meminfo": MEMINFO} | v2("/job") | files)).available_bytes == 0
 
 
+def test_address_space_is_memory_less_what_is_mapped(fake_root: FakeRoot) -> None:
+    limit = "Limit                     Soft Limit           Hard Limit           Units     \n"
+    limit += f"Max address space         {600 * MIB}           unlimited            bytes     \n"
+    meminfo = f"MemTotal: {4096 * 1024} kB\nMemAvailable: {4096 * 1024} kB\n"
+    files = {"proc/meminfo": meminfo, "proc/self/limits": limit, "proc/self/status": f"VmSize:\t{100 * 1024} kB\n"}
+    budget = memory_budget(fake_root(files))
+    assert (budget.available_bytes, budget.limit_bytes) == ((600 - 100 - 128) * MIB, 600 * MIB)
+    assert "address space of 600 MiB (ulimit -v)" in budget.reason
+    files["proc/self/limits"] = limit.replace(f"{600 * MIB}", "unlimited")
+    assert memory_budget(fake_root(files)).available_bytes == 4096 * MIB
+
+
 def test_old_kernel_tells_only_the_total(fake_root: FakeRoot) -> None:
     budget = memory_budget(fake_root({"proc/meminfo": "MemTotal: 8192 kB\n"}))
     assert (budget.available_bytes, budget.limit_bytes) == (8 * MIB, 8 * MIB)

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import pytest
 
 from local_server import FileAnswer, LocalServer, in_turn, local_server, status_answer
 from treadle.errors import DownloadError, UsageError
+from treadle.models import download
 from treadle.models.download import PullEvent, pull_model
 from treadle.models.sources import http
 from treadle.models.store import ModelStore, is_path, resolve_model
@@ -175,6 +177,34 @@ def test_a_local_file_is_linked_and_not_copied(tmp_path: Path, store: ModelStore
     assert pull_model(str(path), store=store) == model
     store.remove("mine")
     assert path.exists() and store.list() == []
+
+
+@pytest.mark.parametrize(
+    ("file", "name"), [(b"my model.gguf", "my_model"), (b"two\nlines.gguf", "two_lines"), (b"b\xffd.gguf", "b_d")]
+)
+def test_a_linked_file_of_any_name_gets_a_name_that_can_be_typed(
+    tmp_path: Path, store: ModelStore, file: bytes, name: str
+) -> None:
+    path = write_model(tmp_path / os.fsdecode(file))
+    assert pull_model(str(path), store=store).name == name
+    assert resolve_model(name, store=store) == path
+    assert tree(store.home) == [f"models/{name}/model.json"]
+
+
+def test_a_store_that_cannot_be_written_is_told_from_a_file_that_cannot_be_read(
+    tmp_path: Path, store: ModelStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_model(tmp_path / "mine.gguf")
+    store.home.write_text("no folder")
+    with pytest.raises(UsageError, match=r"home.*: (Not a directory|File exists)\nhint: TREADLE_HOME"):
+        pull_model(str(path), store=store)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(download, "require_gguf", refuse)
+    with pytest.raises(UsageError, match=r"mine\.gguf: Permission denied$"):
+        pull_model(str(path), store=store)
 
 
 def test_a_linked_file_that_is_gone_is_named(tmp_path: Path, store: ModelStore) -> None:

@@ -9,6 +9,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 
 from treadle.errors import InternalError, TreadleError, UsageError
 
@@ -93,15 +94,16 @@ class Console:
 
     def draw(self, text: str) -> None:
         """Show a line on the terminal behind stderr until the next one takes its place."""
-        sys.stderr.write(f"\r\x1b[K{_harmless(text)}")
-        sys.stderr.flush()
+        _write_err(f"\r\x1b[K{_harmless(text)}")
 
     @staticmethod
     def _read(read: Callable[[], str]) -> str:
         try:
             return read()
         except UnicodeDecodeError as error:
-            raise UsageError(f"stdin is not UTF-8 text: {error.reason}") from None
+            encoding = error.encoding.upper()
+            hint = None if encoding == "UTF-8" else "PYTHONUTF8=1 reads UTF-8, whatever the locale says"
+            raise UsageError(f"stdin is not {encoding} text: {error.reason}", hint=hint) from None
 
     def _err(self, text: str, colour: str = "", *, label: str = "", label_colour: str = "") -> None:
         if sys.stderr is None:
@@ -111,7 +113,13 @@ class Console:
             if _shows_colours():
                 text = f"{colour}{text}{_PLAIN}" if colour else text
                 label = f"{_BOLD}{label_colour}{label}{_PLAIN}" if label else ""
-        sys.stderr.write(f"{label} {text}\n" if label else f"{text}\n")
+        _write_err(f"{label} {text}\n" if label else f"{text}\n")
+
+
+def _write_err(text: str) -> None:
+    # Answers do not depend on whether what is said beside them can be written: its reader may be gone, its disk full.
+    with suppress(OSError):
+        sys.stderr.write(text)
         sys.stderr.flush()
 
 

@@ -53,7 +53,7 @@ def open_model(model: str | None, **options: Unpack[LoadOptions]) -> LLM | Remot
         from treadle.engine.remote.llm import RemoteLLM  # noqa: PLC0415  slow to import, not always wanted
 
         return RemoteLLM(*found)
-    path = _find_model(model or DEFAULT_MODEL)
+    path = _find_model(DEFAULT_MODEL if model is None else model)
     from treadle.engine.embedding import answers_refused  # noqa: PLC0415
     from treadle.engine.llm import LLM  # noqa: PLC0415  not before a wrong name was refused
 
@@ -88,7 +88,7 @@ async def open_async_model(
         return await RemoteEngine.connect(*found)
     is_abandoned = threading.Event()
     try:
-        path = await asyncio.to_thread(_find_model, model or default, is_abandoned)
+        path = await asyncio.to_thread(_find_model, default if model is None else model, is_abandoned)
     except asyncio.CancelledError:
         is_abandoned.set()
         raise

@@ -18,10 +18,11 @@ from typing import Annotated
 import typer
 
 from treadle.cli.console import console
-from treadle.errors import TreadleError, UsageError
+from treadle.errors import CapacityError, TreadleError, UsageError
 
 __all__ = ["application", "main"]
 
+_MEMORY_HINT = "`treadle plan MODEL` says what a model needs; --context and --memory make it less"
 EXIT_OK, EXIT_USER, EXIT_BUG, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 # Each command and its file. Only the file of the command that runs is imported, which saves a tenth of a second.
@@ -132,6 +133,8 @@ def _report(error: BaseException) -> int:
         command = getattr(getattr(error, "ctx", None), "command_path", "treadle")
         message = getattr(error, "format_message", error.__str__)()
         error = UsageError(message, hint=f"`{command} --help` lists what can be typed")
+    elif isinstance(error, MemoryError):
+        error = CapacityError(f"the system gave no more memory: {error}", hint=_MEMORY_HINT)
     console.error(error)
     return error.exit_code if isinstance(error, TreadleError) else EXIT_BUG
 

@@ -43,7 +43,7 @@ def tune(
     """
     from treadle.engine.load import read_settings, view_machine  # noqa: PLC0415  loads the native core
     from treadle.engine.tune import tune as measure  # noqa: PLC0415
-    from treadle.engine.tuning import forget_tuning, save_tuning  # noqa: PLC0415
+    from treadle.engine.tuning import forget_tuning, prepare_record, save_tuning  # noqa: PLC0415
     from treadle.models.gguf import ModelFile  # noqa: PLC0415
     from treadle.models.store import resolve_model  # noqa: PLC0415
 
@@ -54,9 +54,10 @@ def tune(
     if forget:
         console.note("forgotten" if forget_tuning(settings.home, file) else "there was nothing to forget")
         return
+    path = prepare_record(settings.home, file)
     found = measure(file, settings, view_machine(), seconds=seconds, takes_lossy=lossy, progress=_show)
     _show("")
-    path = save_tuning(settings.home, file, found)
+    save_tuning(path, file, found)
     if as_json:
         console.out(json.dumps({"settings": found.settings, "measured": found.measured}, indent=2))
     else:

@@ -13,7 +13,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from treadle.engine.private_file import write_private
+from treadle.engine.private_file import TEMPORARY_SUFFIX, write_private
+from treadle.errors import UsageError
 from treadle.hardware.limits import cpu_quota
 from treadle.hardware.memory import read_huge_pages
 from treadle.hardware.surroundings import read_kernel, read_processor
@@ -23,7 +24,15 @@ if TYPE_CHECKING:
     from treadle.engine.execution_plan import MachineView
     from treadle.models.gguf import ModelFile
 
-__all__ = ["Tuning", "apply_tuning", "describe_setup", "forget_tuning", "save_tuning", "treadle_version"]
+__all__ = [
+    "Tuning",
+    "apply_tuning",
+    "describe_setup",
+    "forget_tuning",
+    "prepare_record",
+    "save_tuning",
+    "treadle_version",
+]
 
 _log = logging.getLogger("treadle.engine")
 
@@ -80,13 +89,25 @@ def apply_tuning(settings: Settings, file: ModelFile, machine: MachineView) -> S
     return settings.fill(_SOURCE, **tuning.settings)
 
 
-def save_tuning(home: Path, file: ModelFile, tuning: Tuning) -> Path:
-    """Keep a tuning in the stead of an earlier one and return where. Raises OSError."""
+def prepare_record(home: Path, file: ModelFile) -> Path:
+    """Return where a tuning of the model is kept; raises UsageError if nothing can be written there."""
     path = _path(home, file)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_private(path.with_suffix(TEMPORARY_SUFFIX))
+        path.with_suffix(TEMPORARY_SUFFIX).unlink()
+    except OSError as error:
+        raise UsageError(
+            f"what is found could not be kept: {path.parent}: {error.strerror}",
+            hint="TREADLE_HOME names another folder for what Treadle keeps",
+        ) from error
+    return path
+
+
+def save_tuning(path: Path, file: ModelFile, tuning: Tuning) -> None:
+    """Keep a tuning in the stead of an earlier one. Raises OSError."""
     text = json.dumps({"format": _FORMAT, "model": file.name, **asdict(tuning)}, indent=1)
     write_private(path, text.encode())
-    return path
 
 
 def forget_tuning(home: Path, file: ModelFile) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from treadle.hardware.examination import Examination
 from treadle.hardware.finding import LEVELS, Finding, Level, format_size
 from treadle.hardware.measured_findings import disk, memory_channels, memory_latency, neighbours, stolen_time
+from treadle.hardware.memory import ADDRESS_SPACE_FILE
 
 __all__ = ["RULES", "find"]
 
@@ -103,6 +104,8 @@ def _memory_fix(limit_file: str, container: str | None, total_bytes: int) -> str
         return f"kubectl set resources deployment NAME --limits=memory={num_gib}Gi"
     if container in ("Docker", "Podman"):
         return f"{container.lower()} update --memory {num_gib}g --memory-swap {num_gib}g CONTAINER  # on the host"
+    if limit_file == ADDRESS_SPACE_FILE:
+        return "ulimit -v unlimited"
     return f"echo {-1 if limit_file.endswith('limit_in_bytes') else 'max'} | sudo tee {limit_file}"
 
 

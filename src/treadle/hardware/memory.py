@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from treadle.hardware import other_systems
-from treadle.hardware.kernel_files import parse_integer, read_chosen, read_fields, read_integer
+from treadle.hardware.kernel_files import parse_integer, read_chosen, read_fields, read_integer, read_text
 from treadle.hardware.limits import control_group_directories
 
 if sys.platform != "win32":
     import resource
 
 __all__ = [
+    "ADDRESS_SPACE_FILE",
     "HugePages",
     "MemoryBudget",
     "Swap",
@@ -37,6 +38,10 @@ GROUP_FILES = (
     ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
 )
 
+ADDRESS_SPACE_FILE = "/proc/self/limits"
+# Of the address space, for libraries that are loaded later, the stacks of threads and what the allocator reserves.
+_ADDRESS_SPACE_RESERVE = 128 * 2**20
+
 _PR_SET_THP_DISABLE, _PR_GET_THP_DISABLE = 41, 42  # of prctl
 
 
@@ -44,7 +49,8 @@ _PR_SET_THP_DISABLE, _PR_GET_THP_DISABLE = 41, 42  # of prctl
 class MemoryBudget:
     """Memory this process may still use, out of what it could ever have, and which of the limits decided.
 
-    ``limit_file`` is the file of the control group that sets ``limit_bytes``, None where the machine does.
+    ``limit_file`` is the file that has ``limit_bytes``: a control group's, or ``ADDRESS_SPACE_FILE``, which tells what
+    `ulimit -v` allows; None where the machine sets the limit.
     """
 
     available_bytes: int
@@ -76,8 +82,11 @@ class Swap:
 
 
 def memory_budget(root: Path = Path("/")) -> MemoryBudget:
-    """The tightest of the machine's available memory and each control group's limit less what it cannot free."""
-    budgets = [_machine_budget(root)]
+    """The tightest of the machine's available memory and each limit of this process and its control groups.
+
+    Of a limit counts what is not in use, or could be freed.
+    """
+    budgets = [_machine_budget(root), *_address_space_budget(root)]
     for directory in control_group_directories(root, "memory"):
         budgets += _group_budgets(root, directory)
     tightest = min(budgets, key=lambda budget: budget.available_bytes)
@@ -97,6 +106,20 @@ def _machine_budget(root: Path) -> MemoryBudget:
     if total is not None:
         return MemoryBudget(total, total, "total memory of the machine; the system does not tell how much is free")
     return MemoryBudget(sys.maxsize, sys.maxsize, "unknown: the system does not tell how much memory it has")
+
+
+def _address_space_budget(root: Path) -> list[MemoryBudget]:
+    """What `ulimit -v` leaves: batch systems and shared hosts set it where they have no control groups."""
+    for line in (read_text(root / ADDRESS_SPACE_FILE[1:]) or "").splitlines():
+        if line.startswith("Max address space"):
+            limit_bytes = parse_integer(line.split()[3])
+            held_bytes = _kibibytes(read_fields(root / "proc/self/status").get("VmSize"))
+            if limit_bytes is None or held_bytes is None:
+                break
+            held_bytes += _ADDRESS_SPACE_RESERVE
+            reason = f"address space of {limit_bytes / 2**20:.0f} MiB (ulimit -v), {held_bytes / 2**20:.0f} MiB taken"
+            return [MemoryBudget(max(0, limit_bytes - held_bytes), limit_bytes, reason, ADDRESS_SPACE_FILE)]
+    return []
 
 
 def _group_budgets(root: Path, directory: Path) -> list[MemoryBudget]:

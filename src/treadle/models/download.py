@@ -67,6 +67,13 @@ def pull_model(
     notify = progress or _ignore
     if name is not None:
         _check_name(name)
+    try:
+        return _pull(reference, name, store, notify)
+    except OSError as error:
+        raise disk_error(error, store.home) from error
+
+
+def _pull(reference: str, name: str | None, store: ModelStore, notify: Progress) -> StoredModel:
     if is_path(reference):
         return _link(Path(reference).expanduser(), name, store, notify)
     stored = _stored_before(reference, store) if name is None else None
@@ -81,15 +88,12 @@ def pull_model(
     if Path(reference).is_file() and find_entry(reference) is None:
         return _link(Path(reference), name, store, notify)
     plan = _plan(reference, name)
-    try:
-        with store.lock(plan.name, on_wait=lambda: notify(PullEvent("wait", plan.name))):
-            stored = store.get(plan.name)
-            if stored is not None and stored.problem() is None:
-                _require_same_source(stored, plan)
-                return stored
-            return _fetch_first_that_works(plan, store, notify)
-    except OSError as error:
-        raise disk_error(error, store.home) from error
+    with store.lock(plan.name, on_wait=lambda: notify(PullEvent("wait", plan.name))):
+        stored = store.get(plan.name)
+        if stored is not None and stored.problem() is None:
+            _require_same_source(stored, plan)
+            return stored
+        return _fetch_first_that_works(plan, store, notify)
 
 
 def _stored_before(reference: str, store: ModelStore) -> StoredModel | None:
@@ -201,7 +205,7 @@ def _link(path: Path, name: str | None, store: ModelStore, notify: Progress) -> 
     if not path.is_file():
         raise UsageError(f"{path}: no such file")
     require_gguf(path, str(path))
-    name = name or _name_of_file(path.name)
+    name = name or _name_of_file(safe_file_name(path.name))
     paths = [path.with_name(shard) for shard in _shard_names(path.name)]
     for shard in paths:
         if not shard.is_file():

@@ -82,10 +82,10 @@ def disk_error(error: OSError, folder: Path) -> CapacityError | UsageError:
         return CapacityError(
             f"the disk or quota of {folder} is full", hint="free some space and repeat the command: it resumes"
         )
-    return UsageError(
-        f"{error.filename or folder}: {error.strerror or error}",
-        hint="TREADLE_HOME puts the store in a folder of your choice",
-    )
+    path = Path(os.fsdecode(error.filename or folder))
+    is_about_folder = path.is_relative_to(folder) or folder.is_relative_to(path)
+    hint = "TREADLE_HOME puts the store in a folder of your choice" if is_about_folder else None
+    return UsageError(f"{path}: {error.strerror or error}", hint=hint)
 
 
 def safe_file_name(name: str) -> str:
