@@ -22,7 +22,8 @@ from patience import PATIENCE_SECONDS
 from treadle.cli.main import application
 from treadle.errors import UsageError
 from treadle.server import logs
-from treadle.server.serve import _listen, _unless_terminated
+from treadle.server.listening import listening
+from treadle.server.serve import _unless_terminated
 from treadle.server.settings import ServerSettings
 
 pytestmark = pytest.mark.model
@@ -158,7 +159,7 @@ def test_a_name_with_two_addresses_is_listened_on_where_every_client_looks(monke
     stream = (socket.SOCK_STREAM, 6, "")
     found = [(socket.AF_INET6, *stream, ("::1", 0, 0, 0)), (socket.AF_INET, *stream, ("127.0.0.1", 0))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
-    with _listen(ServerSettings(host="localhost", port=0)) as listener:
+    with listening(ServerSettings(host="localhost", port=0)) as listener:
         assert listener.getsockname()[0] == "127.0.0.1"
 
 
@@ -185,6 +186,12 @@ async def fail() -> None:
         (("--host", "0.0.0.0"), "there is no API key"),
         (("--tls-cert", "missing.pem", "--tls-key", "missing.pem"), "No such file"),
         (("--tls-cert", "missing.pem"), "both a certificate and a key"),
+        (("--socket", "s", "--port", "80"), "on a socket file or on a port"),
+        (("--socket", "s", "--tls-cert", "c.pem", "--tls-key", "k.pem"), "not for a socket file"),
+        (("--socket", "s", "--socket-mode", "rw"), "octal"),
+        (("--socket", "s", "--socket-mode", "1777"), "socket_mode"),
+        (("--socket-mode", "660"), "needs --socket"),
+        (("--socket", os.devnull), "no socket"),
         (("--metric-prefix", "a b"), "metric_prefix"),
         (("--max-queued", "0"), "max_queued"),
         (("--max-num-requests", "0"), "max_num_requests"),

@@ -67,8 +67,16 @@ def serve(
         ),
     ] = None,
     *,
-    host: Annotated[str, _access("--host", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, _access("--port", "-p", help="Port to listen on; 0 takes a free one.")] = 8080,
+    host: Annotated[str | None, _access("--host", help="Address to listen on; 127.0.0.1 by default.")] = None,
+    port: Annotated[
+        int | None, _access("--port", "-p", help="Port to listen on, 8080 by default; 0 takes a free one.")
+    ] = None,
+    socket: Annotated[
+        Path | None, _access("--socket", help="Unix socket to listen on, instead of an address and port.")
+    ] = None,
+    socket_mode: Annotated[
+        str | None, _access("--socket-mode", help="Who may open the socket, such as 660; 600 by default.")
+    ] = None,
     api_key_file: Annotated[
         Path | None, _access("--api-key-file", help="File with one key per line; TREADLE_API_KEY holds one, too.")
     ] = None,
@@ -166,8 +174,7 @@ def serve(
     from treadle.server.settings import ServerSettings  # noqa: PLC0415
 
     settings = ServerSettings(
-        host=host,
-        port=port,
+        **_place(host, port, socket, socket_mode),
         api_keys=read_keys(api_key_file),
         api_key_file=api_key_file,
         allow_public=allow_public,
@@ -209,6 +216,20 @@ def serve(
         adapters=[AdapterSource(*each) for each in read_adapters(adapter)],
         on_ready=_log.info if log_json else console.note,
     )
+
+
+def _place(host: str | None, port: int | None, socket: Path | None, socket_mode: str | None) -> dict[str, Any]:
+    """Return the settings that say where to listen; those left out keep their defaults."""
+    if socket is not None and (host is not None or port is not None):
+        raise UsageError("a server listens on a socket file or on a port", hint="leave out --host and --port")
+    if socket is None and socket_mode is not None:
+        raise UsageError("--socket-mode needs --socket")
+    try:
+        mode = None if socket_mode is None else int(socket_mode, 8)
+    except ValueError:
+        raise UsageError(f"--socket-mode: expected an octal number such as 660, found {socket_mode!r}") from None
+    given = {"host": host, "port": port, "socket": socket, "socket_mode": mode}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _usual_disk_cache() -> str | None:

@@ -42,10 +42,10 @@ class Gate:
         self._app = app
         self._keys = keys
         self._hosts = frozenset(settings.allowed_hosts)
-        if not self._hosts and settings.is_loopback:
-            self._hosts = _LOOPBACK_NAMES | {host_name(settings.host)}
-        elif self._hosts:
-            self._hosts |= {host_name(settings.host)}
+        # No name leads a browser to a socket file, so that none is suspicious there.
+        self._takes_any_name = settings.socket is not None and not self._hosts
+        if settings.socket is None and (self._hosts or settings.is_loopback):
+            self._hosts = (self._hosts or _LOOPBACK_NAMES) | {host_name(settings.host)}
         self._origins = frozenset(settings.cors_origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -80,7 +80,7 @@ class Gate:
         hosts = headers.getlist("host")
         if len(hosts) > 1:
             raise ApiError(400, "expected one Host header", code="invalid_host")
-        if not hosts:  # as in HTTP/1.0, which no browser speaks
+        if not hosts or self._takes_any_name:  # none as in HTTP/1.0, which no browser speaks
             return
         name = host_name(hosts[0])
         if name in self._hosts or (not self._hosts and (self._keys or is_unambiguous(name))):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import threading
@@ -19,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from treadle.engine.open_engine import open_engine
-from treadle.errors import UsageError
 from treadle.server.app import create_app
 from treadle.server.descriptors import AcceptFailures, connection_limit
 from treadle.server.hub import AdapterSource, ModelHub
+from treadle.server.listening import address_of, listening
 from treadle.server.protocol import guarded_protocol
 from treadle.server.reload import Reload
 from treadle.server.settings import ServerSettings
@@ -59,13 +60,12 @@ def serve(
         on_ready: Called with a line that says what is served, and where, once requests are accepted.
 
     Raises:
-        UsageError: The address is taken or not ours, the TLS files do not fit, or a package for traces is missing.
+        UsageError: The address or file is taken or not ours, TLS files do not fit, or a package for traces is missing.
         TreadleError: The first model could not be loaded.
     """
     _check_tls(settings)
-    listener = _listen(settings)
-    settings = replace(settings, max_connections=connection_limit(settings.max_connections))
-    with listener:
+    with listening(settings) as listener:
+        settings = replace(settings, max_connections=connection_limit(settings.max_connections))
         asyncio.run(_serve(listener, sources, settings, load_options, adapters=adapters, on_ready=on_ready))
 
 
@@ -97,9 +97,7 @@ async def _serve(
     config.load()
     server = _Server(config, state)
     if on_ready is not None:
-        host, port = listener.getsockname()[:2]
-        scheme = "https" if settings.tls_certificate else "http"
-        url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+        url = address_of(listener, is_secure=settings.tls_certificate is not None)
         names = [*sources, *(adapter.name for adapter in adapters)]
         server.on_started = lambda: on_ready(f"serving {', '.join(names)} at {url}")
     await server.serve(sockets=[listener])
@@ -196,6 +194,8 @@ def uvicorn_options(state: ServerState) -> dict[str, Any]:
         "ssl_certfile": settings.tls_certificate,
         "ssl_keyfile": settings.tls_key,
         "ws": "none",
+        # Whoever may open a socket file is on this machine, as those are who may ask by 127.0.0.1.
+        "forwarded_allow_ips": os.environ.get("FORWARDED_ALLOW_IPS", "*") if settings.socket is not None else None,
     }
 
 
@@ -206,24 +206,3 @@ def _check_tls(settings: ServerSettings) -> None:
     fault = certificate_fault(settings.tls_certificate, settings.tls_key)
     if fault is not None:
         _log.warning("clients that check the certificate %s will refuse it: %s", settings.tls_certificate, fault)
-
-
-def _listen(settings: ServerSettings) -> socket.socket:
-    """Bind before anything is loaded, so that a taken port is told at once."""
-    try:
-        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        # Of a name with both, such as localhost, the address that every client tries.
-        family, kind, protocol, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise UsageError(f"host {settings.host}: {error.strerror or error}") from None
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(address)
-    except OSError as error:
-        listener.close()
-        raise UsageError(
-            f"cannot listen on {settings.host} port {settings.port}: {error.strerror}",
-            hint="choose another with --port, or 0 for any that is free",
-        ) from None
-    return listener

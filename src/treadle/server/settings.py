@@ -34,6 +34,9 @@ class ServerSettings:
 
     host: str = "127.0.0.1"
     port: int = 8080
+    # listening.py
+    socket: Path | None = None  # a file to listen on, instead of host and port
+    socket_mode: int = 0o600
     # auth.py
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     api_key_file: Path | None = None  # where ``keys.read_keys`` found them, to be read again
@@ -79,6 +82,8 @@ class ServerSettings:
     def _check_ranges(self) -> None:
         if not 0 <= self.port <= 65535:
             raise UsageError(f"port: expected 0 to 65535, found {self.port}")
+        if not 0o600 <= self.socket_mode <= 0o777:
+            raise UsageError(f"socket_mode: expected 600 to 777, found {self.socket_mode:o}")
         for name in _COUNTS:
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -99,6 +104,8 @@ class ServerSettings:
     def _check_access(self) -> None:
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise UsageError("TLS needs both a certificate and a key", hint="give --tls-cert and --tls-key together")
+        if self.socket is not None and self.tls_certificate is not None:
+            raise UsageError("TLS is for a host and port, not for a socket file", hint="leave out --tls-cert")
         if not (self.is_loopback or self.api_keys or self.allow_public):
             raise UsageError(
                 f"host {self.host} can be reached from other machines and there is no API key",
@@ -119,6 +126,8 @@ class ServerSettings:
     @property
     def is_loopback(self) -> bool:
         """Tell whether only this machine can reach the address."""
+        if self.socket is not None:
+            return True
         if self.host == "localhost":
             return True
         try:
