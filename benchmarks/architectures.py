@@ -55,7 +55,9 @@ def random_tokens(count: int) -> list[int]:
 
 def seeded(architecture: str, shape: dict[str, int], **formats: Any) -> TinyModel:
     """A model of this shape, but for what llama.cpp demands of the architecture."""
-    if architecture == "olmoe":  # no grouped heads, one size of feed-forward
+    if architecture == "dots1":  # no grouped heads
+        shape = {**shape, "num_kv_heads": shape["num_heads"]}
+    if architecture == "olmoe":  # nor a size of its own for experts
         same = {"num_kv_heads": shape["num_heads"], "expert_feed_forward_size": shape["feed_forward_size"]}
         shape = {**shape, **same}
     # Where both ends are tied always, a matrix of their own for logits is refused; elsewhere it may be demanded.

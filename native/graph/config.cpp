@@ -57,7 +57,9 @@ FileConfig read_config(const GgufFile& file, int64_t context_length) {
     const Family& family = family_of(reader);
     ModelConfig config;
     config.architecture = reader.architecture();
-    config.num_layers = reader.integer("block_count", 1, 512);
+    const int32_t num_blocks = reader.integer("block_count", 1, 512);
+    config.num_draft_layers = reader.integer_or("nextn_predict_layers", 0, 0, static_cast<uint64_t>(num_blocks) - 1);
+    config.num_layers = num_blocks - config.num_draft_layers;
     config.hidden_size = reader.integer("embedding_length", 1, 1u << 17);
     config.feed_forward_size = reader.integer("feed_forward_length", 1, 1u << 20);
     config.context_length = reader.integer("context_length", 1, 1u << 30);

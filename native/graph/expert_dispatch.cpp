@@ -1,9 +1,16 @@
-#include <algorithm>
-
-#include "activations.h"
 #include "expert_dispatch.h"
 
+#include <algorithm>
+#include <limits>
+
+#include "activations.h"
+
 namespace treadle {
+namespace {
+
+constexpr float kLeastWeight = 0x1p-14f;  // of a token's experts together, before they are made to add up to one
+
+}  // namespace
 
 ExpertDispatch::ExpertDispatch(const ModelConfig& config, int64_t max_tokens)
     : config_(config),
@@ -12,6 +19,7 @@ ExpertDispatch::ExpertDispatch(const ModelConfig& config, int64_t max_tokens)
     const auto pairs = static_cast<size_t>(max_pairs());
     const auto experts = static_cast<size_t>(config.experts.count) + 1;
     logits_.resize(static_cast<size_t>(max_tokens_ * config.experts.count));
+    ranks_.resize(logits_.size());
     chosen_.resize(pairs);
     weights_.resize(pairs);
     pairs_.resize(pairs);
@@ -25,27 +33,77 @@ int64_t ExpertDispatch::max_gated() const {
     return max_tokens_ * (int64_t{experts.used} * experts.feed_forward_size + experts.shared_feed_forward_size);
 }
 
-void ExpertDispatch::choose(int64_t token, float shared_weight) {
+float ExpertDispatch::weight(float logit, float top, float total) const {
+    return config_.experts.sigmoid ? 1.0f / (1.0f + exp_f32(-logit)) : exp_f32(logit - top) / total;
+}
+
+void ExpertDispatch::take_best(const float* ranks, int32_t* best) const {
     const ExpertConfig& experts = config_.experts;
-    float* logits = router_logits(token);
-    float* weights = weights_.data() + token * num_slots_;
-    int32_t* best = chosen_.data() + token * num_slots_;  // so far, the largest first; of equals the first one
     for (int32_t expert = 0; expert < experts.count; ++expert) {
         int32_t place = std::min(expert, experts.used - 1);
-        if (expert >= experts.used && !(logits[expert] > logits[best[place]])) continue;
-        for (; place > 0 && logits[expert] > logits[best[place - 1]]; --place) best[place] = best[place - 1];
+        if (expert >= experts.used && !(ranks[expert] > ranks[best[place]])) continue;
+        for (; place > 0 && ranks[expert] > ranks[best[place - 1]]; --place) best[place] = best[place - 1];
         best[place] = expert;
     }
-    const float top = logits[best[0]];
-    float total = 0.0f;
-    for (int32_t slot = 0; slot < experts.used; ++slot) {
-        weights[slot] = exp_f32(logits[best[slot]] - top);
-        if (experts.normalise) total += weights[slot];
+}
+
+void ExpertDispatch::drop_groups(float* ranks) const {
+    constexpr float kLowest = -std::numeric_limits<float>::infinity();
+    const ExpertConfig& experts = config_.experts;
+    const int32_t size = experts.count / experts.num_groups;
+    const auto better = [&](int32_t group, int32_t than) {
+        const auto of = [&](int32_t g) {
+            float first = kLowest, second = kLowest;
+            for (const float rank : std::span(ranks + g * size, static_cast<size_t>(size))) {
+                second = std::max(second, std::min(first, rank));
+                first = std::max(first, rank);
+            }
+            return first + second;
+        };
+        return of(group) > of(than) || (of(group) == of(than) && group < than);
+    };
+    uint64_t dropped = 0;  // decided before the first rank is overwritten
+    for (int32_t group = 0; group < experts.num_groups; ++group) {
+        int32_t num_better = 0;
+        for (int32_t other = 0; other < experts.num_groups; ++other) num_better += better(other, group) ? 1 : 0;
+        if (num_better >= experts.groups_used) dropped |= uint64_t{1} << group;
     }
-    if (!experts.normalise) {
+    for (int32_t expert = 0; expert < experts.count; ++expert) {
+        if (dropped >> (expert / size) & 1) ranks[expert] = kLowest;
+    }
+}
+
+const float* ExpertDispatch::rank(int64_t token, const float* choice_bias, float top, float total) {
+    const ExpertConfig& experts = config_.experts;
+    const float* logits = router_logits(token);
+    if (choice_bias == nullptr && experts.num_groups == 1) return logits;  // weights are in their order
+    float* ranks = ranks_.data() + token * experts.count;
+    for (int32_t expert = 0; expert < experts.count; ++expert) {
+        ranks[expert] = weight(logits[expert], top, total) + (choice_bias ? choice_bias[expert] : 0.0f);
+    }
+    if (experts.num_groups > 1) drop_groups(ranks);
+    return ranks;
+}
+
+void ExpertDispatch::choose(int64_t token, const float* choice_bias, float shared_weight) {
+    const ExpertConfig& experts = config_.experts;
+    const float* logits = router_logits(token);
+    float* weights = weights_.data() + token * num_slots_;
+    int32_t* best = chosen_.data() + token * num_slots_;  // the largest first; of equals the first one
+    const float top = *std::max_element(logits, logits + experts.count);
+    float total = 1.0f;  // where the weights are made to add up to one, and nothing is added to them, any will do
+    if (!experts.sigmoid && (!experts.normalise || choice_bias != nullptr)) {
+        total = 0.0f;
         for (int32_t expert = 0; expert < experts.count; ++expert) total += exp_f32(logits[expert] - top);
     }
-    for (int32_t slot = 0; slot < experts.used; ++slot) weights[slot] /= total;
+    take_best(rank(token, choice_bias, top, total), best);
+    float sum = 0.0f;
+    for (int32_t slot = 0; slot < experts.used; ++slot) {
+        weights[slot] = weight(logits[best[slot]], top, total);
+        sum += weights[slot];
+    }
+    const float divisor = experts.normalise ? std::max(sum, kLeastWeight) : 1.0f;
+    for (int32_t slot = 0; slot < experts.used; ++slot) weights[slot] = weights[slot] / divisor * experts.scale;
     if (num_slots_ > experts.used) {
         best[experts.used] = experts.count;
         weights[experts.used] = shared_weight;

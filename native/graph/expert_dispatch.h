@@ -32,8 +32,9 @@ class ExpertDispatch {
     int64_t max_gated() const;  // values of all pairs between up and down
 
     float* router_logits(int64_t token) { return logits_.data() + token * config_.experts.count; }
-    // Takes the best experts of a token by its router logits; a shared one follows with its own weight.
-    void choose(int64_t token, float shared_weight);
+    // Takes the best experts of a token by its router logits; a shared one follows with its own weight. The bias is
+    // that of Mixture.
+    void choose(int64_t token, const float* choice_bias, float shared_weight);
     // Orders the pairs of so many tokens once all have chosen.
     void order(const Mixture& mixture, int64_t num_tokens);
 
@@ -53,11 +54,18 @@ class ExpertDispatch {
     Work down_work(const Mixture& mixture) const;
 
  private:
+    // What experts are chosen by where that is not the logits themselves: weights with a bias, in the best groups.
+    const float* rank(int64_t token, const float* choice_bias, float top, float total);
+    void drop_groups(float* ranks) const;
+    void take_best(const float* ranks, int32_t* best) const;
+    float weight(float logit, float top, float total) const;
+
     const ModelConfig& config_;
     int64_t max_tokens_;
     int64_t num_slots_;  // experts of each token, the shared one included
     int64_t num_pairs_ = 0;
-    std::vector<float> logits_;
+    std::vector<float> logits_;    // [tokens][experts]
+    std::vector<float> ranks_;     // the same
     std::vector<int32_t> chosen_;  // [tokens][slots]
     std::vector<float> weights_;   // [tokens][slots]
     std::vector<int64_t> pairs_;   // [tokens][slots]

@@ -15,7 +15,7 @@ void Runtime::Impl::choose_experts(int worker, const LayerWeights& layer, int64_
         for (int64_t i = 0; i < columns; ++i) product += double{input[i]} * mixture.shared_gate[i];
         shared_weight = 1.0f / (1.0f + exp_f32(-static_cast<float>(product)));
     }
-    dispatch_.choose(row, shared_weight);
+    dispatch_.choose(row, mixture.choice_bias, shared_weight);
 }
 
 void Runtime::Impl::route(int worker, const LayerWeights& layer) {

@@ -129,6 +129,12 @@ void TensorPlan::optional_vector(const std::string& name, int64_t count, const f
     if (has(name)) vector(name, count, target);
 }
 
+void TensorPlan::skip(const std::string& prefix) {
+    for (const GgufTensor& tensor : file_.tensors()) {
+        if (tensor.name.starts_with(prefix)) used_.insert(tensor.name);
+    }
+}
+
 void TensorPlan::refuse_unused_tensors(const std::string& architecture) const {
     for (const GgufTensor& tensor : file_.tensors()) {
         if (used_.count(tensor.name) == 0) {

@@ -60,6 +60,9 @@ class TensorPlan {
     // Its contents have been read already, if it is there.
     void mark_used(const std::string& name) { used_.insert(name); }
 
+    // Nor are tensors whose names begin so.
+    void skip(const std::string& prefix);
+
     // A tensor we would not use means a model that computes something else than we do: refuse instead of answering
     // wrongly.
     void refuse_unused_tensors(const std::string& architecture) const;

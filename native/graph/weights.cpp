@@ -12,6 +12,8 @@
 namespace treadle {
 namespace {
 
+std::string layer_prefix(int32_t index) { return "blk." + std::to_string(index) + "."; }
+
 uint64_t feed_forward_bytes(const FeedForward& weights) {
     return weights.gate.num_bytes() + weights.up.num_bytes() + weights.down.num_bytes();
 }
@@ -54,8 +56,9 @@ class WeightLoader {
         for (const char* name : {kRopeFactors, kLongRopeFactors, kShortRopeFactors}) plan_.mark_used(name);
         model_.layers_.resize(static_cast<size_t>(config.num_layers));
         for (int32_t i = 0; i < config.num_layers; ++i) {
-            family_.plan_layer(plan_, config, "blk." + std::to_string(i) + ".", model_.layers_[i]);
+            family_.plan_layer(plan_, config, layer_prefix(i), model_.layers_[i]);
         }
+        for (int32_t i = 0; i < config.num_draft_layers; ++i) plan_.skip(layer_prefix(config.num_layers + i));
     }
 
     void check_vocabulary() const {

@@ -16,6 +16,7 @@ from oracles.architectures import ARCHITECTURES
 from oracles.numpy_encoder import ENCODERS
 from oracles.tiny_model import TinyModel
 from treadle.errors import UnsupportedModelError
+from treadle.models.gguf import ModelFile
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "models.md"
 # Seven layers, so that each pattern of layers comes round.
@@ -91,3 +92,11 @@ def test_the_wanted_context_chooses_the_factors_of_positions(tmp_path: Path) -> 
     # Blocks of the one kind are of no use to the other.
     assert asked.blocks.kv_layout != Core(long, context_length=65).blocks.kv_layout
     assert Core(long).blocks.kv_layout == Core(long, context_length=65).blocks.kv_layout
+
+
+def test_layers_that_guess_ahead_are_not_read(tmp_path: Path) -> None:
+    guessing = small("glm4moe", num_layers=4, keys={"nextn_predict_layers": 1}).write(tmp_path / "guessing.gguf")
+    check_float_model(guessing, [random_tokens(20)], 4)
+    file = ModelFile.open(guessing)
+    plain = ModelFile.open(small("glm4moe", num_layers=3).write(tmp_path / "plain.gguf"))
+    assert file.hyperparameters == plain.hyperparameters

@@ -136,6 +136,37 @@ def test_broken_experts(tmp_path: Path, change: Callable[[Content], object], nam
         Core(rewrite(path, change))
 
 
+def add_key(key: str, value: object, kind: gguf.GGUFValueType) -> Callable[[Content], object]:
+    return lambda content: content.metadata.update({key: (value, kind, None)})
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        pytest.param(set_key("bailingmoe2.expert_group_count", 3), "expert_group_count", id="groups-of-two-sizes"),
+        pytest.param(set_key("bailingmoe2.expert_group_count", 2**31), "expert_group_count", id="absurdly-many-groups"),
+        pytest.param(set_key("bailingmoe2.expert_group_used_count", 5), "expert_group_used_count", id="more-used"),
+        pytest.param(set_key("bailingmoe2.expert_group_used_count", 1), "expert_group_count", id="too-few-to-choose"),
+        pytest.param(set_key("bailingmoe2.expert_gating_func", 4), "expert_gating_func", id="unknown-weights"),
+        pytest.param(set_key("bailingmoe2.expert_weights_scale", -1.0), "expert_weights_scale", id="negative-weights"),
+        pytest.param(set_key("bailingmoe2.expert_shared_count", 65), "expert_shared_count", id="absurdly-many-shared"),
+        pytest.param(set_key("bailingmoe2.expert_shared_count", 2), "blk.2.ffn_gate_shexp.weight", id="shared-short"),
+        pytest.param(cut_rows("blk.2.exp_probs_b.bias"), "blk.2.exp_probs_b.bias", id="bias-short"),
+        pytest.param(drop("blk.2.ffn_gate_inp.weight"), "blk.2.ffn_gate.weight", id="neither-router-nor-gate"),
+        pytest.param(drop("blk.0.ffn_gate.weight"), "blk.0.ffn_gate.weight", id="no-gate-in-a-dense-layer"),
+        pytest.param(
+            add_key("bailingmoe2.nextn_predict_layers", 3, gguf.GGUFValueType.UINT32),
+            "nextn_predict_layers",
+            id="drafts",
+        ),
+    ],
+)
+def test_broken_choice_of_experts(tmp_path: Path, change: Callable[[Content], object], named: str) -> None:
+    path = TinyModel(architecture="bailingmoe2", format=Format.F32, num_layers=3).write(tmp_path / "tiny.gguf")
+    with pytest.raises(ModelFileError, match=named.replace(".", r"\.")):
+        Core(rewrite(path, change))
+
+
 def test_vocabulary_longer_than_the_embedding(tiny_path: Path) -> None:
     def change(content: Content) -> None:
         tokens, *kinds = content.metadata["tokenizer.ggml.tokens"]

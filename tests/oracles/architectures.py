@@ -46,6 +46,16 @@ class Architecture:
     num_experts: int = 0
     shares_of_all: bool = False
     """The weights of a token's experts are shares of all experts, not of those chosen."""
+    sigmoid_experts: bool = False
+    """The weights of experts are sigmoids, not shares."""
+    choice_bias: bool = False
+    """One that is added to the weights of experts for the choice alone."""
+    experts_as_dense: bool = False
+    """Experts are as large as the file says of the feed-forward."""
+    dense_layers: int = 0
+    """The first so many layers have a feed-forward in the stead of experts."""
+    shared_count: int = 0
+    """The expert for all tokens is as large as so many of the others; 0: as the feed-forward."""
     shared_expert: Literal["gated", "plain"] | None = None
     """One that every token goes through, weighed by a gate of its own or not at all."""
     biased_experts: bool = False
@@ -67,8 +77,51 @@ class Architecture:
 
 _SCALES = {"embedding_scale": 12.0, "residual_scale": 0.5, "logit_scale": 4.0}
 
+_WEIGHTED = {"leading_dense_block_count": 2, "expert_weights_scale": 2.5, "expert_weights_norm": True}
+
 ARCHITECTURES = {
+    "bailingmoe": Architecture(
+        rope_halves=False, num_experts=8, shared_expert="plain", shared_count=2, keys={"expert_weights_norm": True}
+    ),
+    "bailingmoe2": Architecture(
+        fused_qkv=True,
+        head_norms=True,
+        num_experts=8,
+        sigmoid_experts=True,
+        choice_bias=True,
+        dense_layers=2,
+        shared_expert="plain",
+        shared_count=1,
+        keys={**_WEIGHTED, "expert_gating_func": 2, "expert_group_count": 4, "expert_group_used_count": 2},
+    ),
+    "deepseek": Architecture(
+        rope_halves=False,
+        num_experts=8,
+        shares_of_all=True,
+        dense_layers=2,
+        shared_expert="plain",
+        shared_count=2,
+        keys={"leading_dense_block_count": 2, "expert_weights_scale": 1.5},
+    ),
+    "dots1": Architecture(
+        head_norms=True,
+        num_experts=8,
+        sigmoid_experts=True,
+        choice_bias=True,
+        dense_layers=2,
+        shared_expert="plain",
+        shared_count=2,
+        keys={**_WEIGHTED, "expert_gating_func": 2},
+    ),
     "ernie4_5": Architecture(rope_halves=False),
+    "ernie4_5-moe": Architecture(
+        rope_halves=False,
+        num_experts=8,
+        choice_bias=True,
+        dense_layers=2,
+        shared_expert="plain",
+        keys={"leading_dense_block_count": 2, "interleave_moe_layer_step": 1},
+    ),
     "exaone": Architecture(),
     "exaone4": Architecture(
         head_norms=True, pre_norms=False, post_norms=True, window_period=4, no_rope_without_window=True
@@ -91,6 +144,18 @@ ARCHITECTURES = {
         keys={"attention.sliding_window": 24, "rope.freq_base": 1000000.0},
     ),
     "glm4": Architecture(rope_halves=False, fused_gate_up=True, post_norms=True, keys={"rope.dimension_count": 16}),
+    "glm4moe": Architecture(
+        qkv_bias=True,
+        head_norms=True,
+        post_norm_is_next=True,
+        num_experts=8,
+        sigmoid_experts=True,
+        choice_bias=True,
+        dense_layers=2,
+        shared_expert="plain",
+        shared_count=1,
+        keys={**_WEIGHTED, "rope.dimension_count": 16},
+    ),
     "gpt-oss": Architecture(
         qkv_bias=True,
         output_bias=True,
@@ -113,6 +178,9 @@ ARCHITECTURES = {
         rope_halves=False, num_experts=8, shared_expert="plain", keys={**_SCALES, "attention.scale": 0.1}
     ),
     "hunyuan-dense": Architecture(head_norms=True, norms_rotated=True),
+    "hunyuan-moe": Architecture(
+        head_norms=True, norms_rotated=True, num_experts=8, experts_as_dense=True, shared_expert="plain"
+    ),
     "internlm2": Architecture(rope_halves=False),
     "llama": Architecture(rope_halves=False, window_period=1),
     "minicpm": Architecture(rope_halves=False, keys=_SCALES),

@@ -49,7 +49,7 @@ class NumpyModel:
         }
         self.architecture: str = self.metadata["general.architecture"]
         self.kind = ARCHITECTURES[self.architecture]
-        self.num_layers: int = self.hyperparameter("block_count")
+        self.num_layers: int = self.hyperparameter("block_count") - self.hyperparameter("nextn_predict_layers", 0)
         self.num_heads: int = self.hyperparameter("attention.head_count")
         self.num_kv_heads: int = self.hyperparameter("attention.head_count_kv", self.num_heads)
         hidden_size = self.hyperparameter("embedding_length")
@@ -254,15 +254,29 @@ class _Pass:
             active = gate / (1 + np.exp(-gate))
         return (active * up).astype(self.dtype)
 
+    def choose_experts(self, layer: int, scores: Array) -> tuple[Array, NDArray[np.intp]]:
+        """The weight of each expert for each token, and which ones a token goes through."""
+        kind, get = self.model.kind, self.model.hyperparameter
+        if kind.sigmoid_experts:
+            weights = 1 / (1 + np.exp(-scores))
+        else:
+            weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+            weights /= weights.sum(axis=-1, keepdims=True)
+        bias = self.model.weights.get(f"blk.{layer}.exp_probs_b.bias")
+        ranks = weights if bias is None else weights + bias.values.astype(self.dtype)
+        num_groups = get("expert_group_count", 1)
+        if num_groups > 1:
+            ranks = without_groups(ranks, num_groups, get("expert_group_used_count"))
+        chosen = np.argsort(-ranks, axis=-1, kind="stable")[:, : get("expert_used_count")]
+        if get("expert_weights_norm", not kind.shares_of_all):
+            weights = weights / np.take_along_axis(weights, chosen, axis=-1).sum(axis=-1, keepdims=True)
+        return weights * self.dtype(get("expert_weights_scale", 1.0)), chosen
+
     def mixture(self, layer: int, x: Array) -> Array:
         """A mixture of experts (Shazeer et al. 2017) over all tokens, one token and expert after the other."""
         block = f"blk.{layer}"
         scores = self.product(x, f"{block}.ffn_gate_inp.weight")
-        used = self.model.hyperparameter("expert_used_count")
-        chosen = np.argsort(-scores, axis=-1, kind="stable")[:, :used]
-        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        total = weights if self.model.kind.shares_of_all else np.take_along_axis(weights, chosen, axis=-1)
-        weights /= total.sum(axis=-1, keepdims=True)
+        weights, chosen = self.choose_experts(layer, scores)
         out = np.zeros_like(x)
         for token, experts in enumerate(chosen):
             row = x[token : token + 1]
@@ -278,6 +292,16 @@ class _Pass:
                 down /= (1 + np.exp(-weight))[:, None]
             out += down
         return out
+
+
+def without_groups(ranks: Array, num_groups: int, num_used: int) -> Array:
+    """The ranks, but for those outside the groups whose best two add up to most (DeepSeek-AI 2024)."""
+    groups = ranks.reshape(len(ranks), num_groups, -1)
+    best = np.sort(groups, axis=-1)[..., -2:].sum(axis=-1)
+    dropped = np.argsort(-best, axis=-1, kind="stable")[:, num_used:]
+    out = groups.copy()
+    np.put_along_axis(out, dropped[..., None], -np.inf, axis=1)
+    return out.reshape(ranks.shape)
 
 
 def round_to_int8(x: Array, block: int) -> Array:

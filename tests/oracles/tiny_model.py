@@ -82,7 +82,7 @@ class TinyModel:
             pairs = self._keys()["rope.dimension_count"] // 2
             shapes |= {"rope_factors_long.weight": (pairs,), "rope_factors_short.weight": (pairs,)}
         for layer in range(self.num_layers):
-            shapes |= {f"blk.{layer}.{name}": shape for name, shape in self.layer_shapes().items()}
+            shapes |= {f"blk.{layer}.{name}": shape for name, shape in self.layer_shapes(layer).items()}
         shapes["output_norm.weight"] = (hidden,)
         if not self.tied:
             shapes["output.weight"] = (len(vocabulary()), hidden)
@@ -92,29 +92,38 @@ class TinyModel:
     def _num_experts(self) -> int:
         return ARCHITECTURES[self.architecture].num_experts if self.num_experts is None else self.num_experts
 
-    def _feed_forward_shapes(self) -> dict[str, tuple[int, ...]]:
-        hidden, size = self.hidden_size, self.feed_forward_size
+    @property
+    def _expert_size(self) -> int:
+        as_dense = ARCHITECTURES[self.architecture].experts_as_dense
+        return self.feed_forward_size if as_dense else self.expert_feed_forward_size
+
+    def _feed_forward_shapes(self, layer: int) -> dict[str, tuple[int, ...]]:
+        kind, hidden, size = ARCHITECTURES[self.architecture], self.hidden_size, self.feed_forward_size
         dense = {"gate": (size, hidden), "up": (size, hidden), "down": (hidden, size)}
-        if self._num_experts == 0:
-            if ARCHITECTURES[self.architecture].fused_gate_up:
+        if self._num_experts == 0 or layer < kind.dense_layers:
+            if kind.fused_gate_up:
                 dense = {"up": (2 * size, hidden), "down": (hidden, size)}
             return {f"ffn_{part}.weight": shape for part, shape in dense.items()}
-        experts, size = self._num_experts, self.expert_feed_forward_size
+        experts, size = self._num_experts, self._expert_size
         shapes: dict[str, tuple[int, ...]] = {
             "ffn_gate_inp.weight": (experts, hidden),
             "ffn_gate_exps.weight": (experts, size, hidden),
             "ffn_up_exps.weight": (experts, size, hidden),
             "ffn_down_exps.weight": (experts, hidden, size),
         }
-        if ARCHITECTURES[self.architecture].biased_experts:
+        if kind.biased_experts:
             shapes |= {name.replace("weight", "bias"): (*shape[:-2], shape[-2]) for name, shape in shapes.items()}
-        if ARCHITECTURES[self.architecture].shared_expert:
-            shapes |= {f"ffn_{part}_shexp.weight": shape for part, shape in dense.items()}
-        if ARCHITECTURES[self.architecture].shared_expert == "gated":
+        if kind.choice_bias:
+            shapes["exp_probs_b.bias"] = (experts,)
+        if kind.shared_expert:
+            size = kind.shared_count * size or self.feed_forward_size
+            shared = {"gate": (size, hidden), "up": (size, hidden), "down": (hidden, size)}
+            shapes |= {f"ffn_{part}_shexp.weight": shape for part, shape in shared.items()}
+        if kind.shared_expert == "gated":
             shapes["ffn_gate_inp_shexp.weight"] = (hidden,)
         return shapes
 
-    def layer_shapes(self) -> dict[str, tuple[int, ...]]:
+    def layer_shapes(self, layer: int) -> dict[str, tuple[int, ...]]:
         kind, hidden = ARCHITECTURES[self.architecture], self.hidden_size
         query, kv = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         block: dict[str, tuple[int, ...]] = {"attn_norm.weight": (hidden,)} if kind.pre_norms else {}
@@ -137,7 +146,7 @@ class TinyModel:
             block["post_attention_norm.weight"] = (hidden,)
         if kind.pre_norms and not kind.post_norm_is_next:
             block["ffn_norm.weight"] = (hidden,)
-        block |= self._feed_forward_shapes()
+        block |= self._feed_forward_shapes(layer)
         if kind.post_norms:
             block["post_ffw_norm.weight"] = (hidden,)
         return block
@@ -163,12 +172,15 @@ class TinyModel:
         if self._num_experts > 0:
             writer.add_expert_count(self._num_experts)
             writer.add_expert_used_count(self.num_experts_used)
-            writer.add_expert_feed_forward_length(self.expert_feed_forward_size)
-            if ARCHITECTURES[self.architecture].shared_expert:
+            writer.add_expert_feed_forward_length(self._expert_size)
+            if shared_count := ARCHITECTURES[self.architecture].shared_count:
+                writer.add_expert_shared_count(shared_count)
+            elif ARCHITECTURES[self.architecture].shared_expert:
                 writer.add_expert_shared_feed_forward_length(self.feed_forward_size)
         writer.add_layer_norm_rms_eps(1e-5)
         for name, value in self._keys().items():
             adders = {float: writer.add_float32, int: writer.add_uint32, str: writer.add_string, list: writer.add_array}
+            adders[bool] = writer.add_bool
             adders[type(value)](f"{self.architecture}.{name}", value)
         if self.head_dim * self.num_heads != self.hidden_size:
             writer.add_key_length(self.head_dim)

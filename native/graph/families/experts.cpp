@@ -1,4 +1,5 @@
 // The parts of families that have a mixture of experts instead of one feed-forward.
+#include "../refuse.h"
 #include "family.h"
 
 namespace treadle {
@@ -32,6 +33,20 @@ void plan_shared_expert(TensorPlan& plan, const ModelConfig& config, const std::
     plan.optional_vector(prefix + "ffn_gate_inp_shexp.weight", config.hidden_size, &mixture.shared_gate);
 }
 
+void read_groups(const ConfigReader& reader, ExpertConfig& experts) {
+    constexpr const char* kGroups = "expert_group_count";
+    experts.num_groups = std::max(1, reader.integer_or(kGroups, 1, 0, 64));
+    experts.groups_used = std::max(1, reader.integer_or("expert_group_used_count", experts.num_groups, 0,
+                                                        static_cast<uint64_t>(experts.num_groups)));
+    const int32_t size = experts.count / experts.num_groups;
+    if (size * experts.num_groups != experts.count || size * experts.groups_used < experts.used) {
+        refuse(reader.file(), reader.key(kGroups) + " is " + std::to_string(experts.num_groups) + ", of which " +
+                                  std::to_string(experts.groups_used) + " are used, expected groups of one size for " +
+                                  std::to_string(experts.count) + " experts, of which " + std::to_string(experts.used) +
+                                  " are used");
+    }
+}
+
 }  // namespace
 
 void read_experts(const ConfigReader& reader, int32_t size, ModelConfig& config) {
@@ -39,6 +54,35 @@ void read_experts(const ConfigReader& reader, int32_t size, ModelConfig& config)
     experts.count = reader.integer("expert_count", 1, kMaxExperts);
     experts.used = reader.integer("expert_used_count", 1, static_cast<uint64_t>(experts.count));
     experts.feed_forward_size = reader.integer_or("expert_feed_forward_length", size, 1, kMaxSize);
+    read_groups(reader, experts);
+}
+
+void read_expert_weights(const ConfigReader& reader, ModelConfig& config) {
+    constexpr int32_t kShares = 1, kSigmoids = 2;
+    ExpertConfig& experts = config.experts;
+    const int32_t kind = reader.integer_or("expert_gating_func", experts.sigmoid ? kSigmoids : kShares, 0, 1u << 20);
+    if (kind != kShares && kind != kSigmoids) {
+        refuse_unsupported(reader.file(), reader.key("expert_gating_func") + " is " + std::to_string(kind) +
+                                              ", expected 1 (softmax) or 2 (sigmoid)");
+    }
+    experts.sigmoid = kind == kSigmoids;
+    experts.normalise = reader.file().get_bool(reader.key("expert_weights_norm")).value_or(experts.normalise);
+    const auto scale = static_cast<float>(reader.real_or("expert_weights_scale", 1.0, 0.0, 1e3));
+    experts.scale = scale == 0.0f ? 1.0f : scale;  // this is how some converters say that there is none
+}
+
+void read_shared_experts(const ConfigReader& reader, ModelConfig& config) {
+    const int32_t count = reader.integer_or("expert_shared_count", 0, 0, 64);
+    const int32_t size =
+        reader.integer_or("expert_shared_feed_forward_length", config.experts.feed_forward_size, 1, kMaxSize);
+    config.experts.shared_feed_forward_size = count * size;  // they stand side by side in one tensor
+}
+
+void plan_dense_or_experts(TensorPlan& plan, const ModelConfig& config, const std::string& prefix,
+                           LayerWeights& layer) {
+    if (!plan.has(prefix + "ffn_gate_inp.weight")) return plan_feed_forward_products(plan, config, prefix, layer);
+    plan_experts(plan, config, prefix, layer);
+    plan.optional_vector(prefix + "exp_probs_b.bias", config.experts.count, &layer.mixture.choice_bias);
 }
 
 void plan_expert_biases(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, Mixture& mixture) {

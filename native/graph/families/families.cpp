@@ -6,10 +6,12 @@ namespace treadle {
 
 std::span<const Family* const> families() {
     static constexpr const Family* kFamilies[] = {
-        &kBert,     &kErnie45,    &kExaone,    &kExaone4,    &kGemma,        &kGemma2,    &kGemma3, &kGemmaEmbedding,
-        &kGlm4,     &kGptOss,     &kGranite,   &kGraniteMoe, &kHunyuanDense, &kInternLm2, &kLlama,  &kMiniCpm,
-        &kMistral3, &kModernBert, &kNomicBert, &kOlmo2,      &kOlmoe,        &kPhi3,      &kQwen2,  &kQwen2Moe,
-        &kQwen2Vl,  &kQwen3,      &kQwen3Moe,  &kQwen3Vl,    &kQwen3VlMoe,   &kSeedOss,   &kSmolLm3};
+        &kBailingMoe, &kBailingMoe2, &kBert,     &kDeepSeek,   &kDots1,        &kErnie45,        &kErnie45Moe,
+        &kExaone,     &kExaone4,     &kGemma,    &kGemma2,     &kGemma3,       &kGemmaEmbedding, &kGlm4,
+        &kGlm4Moe,    &kGptOss,      &kGranite,  &kGraniteMoe, &kHunyuanDense, &kHunyuanMoe,     &kInternLm2,
+        &kLlama,      &kMiniCpm,     &kMistral3, &kModernBert, &kNomicBert,    &kOlmo2,          &kOlmoe,
+        &kPhi3,       &kQwen2,       &kQwen2Moe, &kQwen2Vl,    &kQwen3,        &kQwen3Moe,       &kQwen3Vl,
+        &kQwen3VlMoe, &kSeedOss,     &kSmolLm3};
     return kFamilies;
 }
 

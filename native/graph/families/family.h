@@ -28,9 +28,10 @@ struct Family {
     void (*plan_ends)(TensorPlan& plan, const ModelConfig& config, ModelEnds& ends) = plan_decoder_ends;
 };
 
-extern const Family kBert, kErnie45, kExaone, kExaone4, kGemma, kGemma2, kGemma3, kGemmaEmbedding, kGlm4, kGptOss,
-    kGranite, kGraniteMoe, kHunyuanDense, kInternLm2, kLlama, kMiniCpm, kMistral3, kModernBert, kNomicBert, kOlmo2,
-    kOlmoe, kPhi3, kQwen2, kQwen2Moe, kQwen2Vl, kQwen3, kQwen3Moe, kQwen3Vl, kQwen3VlMoe, kSeedOss, kSmolLm3;
+extern const Family kBailingMoe, kBailingMoe2, kBert, kDeepSeek, kDots1, kErnie45, kErnie45Moe, kExaone, kExaone4,
+    kGemma, kGemma2, kGemma3, kGemmaEmbedding, kGlm4, kGlm4Moe, kGptOss, kGranite, kGraniteMoe, kHunyuanDense,
+    kHunyuanMoe, kInternLm2, kLlama, kMiniCpm, kMistral3, kModernBert, kNomicBert, kOlmo2, kOlmoe, kPhi3, kQwen2,
+    kQwen2Moe, kQwen2Vl, kQwen3, kQwen3Moe, kQwen3Vl, kQwen3VlMoe, kSeedOss, kSmolLm3;
 std::span<const Family* const> families();
 
 // The parts that most layers have.
@@ -71,8 +72,15 @@ void plan_llama_layer(TensorPlan& plan, const ModelConfig& config, const std::st
 bool read_windows(const ConfigReader& reader, int32_t default_period, ModelConfig& config);
 // How many experts there are, how many a token uses, and their size: `expert_feed_forward_length`, else `size`.
 void read_experts(const ConfigReader& reader, int32_t size, ModelConfig& config);
+// How experts are weighed, where the file says it; what the config has by then holds where it does not.
+void read_expert_weights(const ConfigReader& reader, ModelConfig& config);
+// As many experts for all tokens as `expert_shared_count` says, each as large as the others unless the file says how
+// large.
+void read_shared_experts(const ConfigReader& reader, ModelConfig& config);
 // Router and experts, and the shared expert if the config has one. The norm is the family's.
 void plan_experts(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer);
+// The same in layers that have a router, with the bias of the choice if there is one; gate, up and down in others.
+void plan_dense_or_experts(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer);
 // Biases of router and experts.
 void plan_expert_biases(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, Mixture& mixture);
 

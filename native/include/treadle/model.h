@@ -50,11 +50,16 @@ struct ExpertConfig {
     int32_t feed_forward_size = 0;
     int32_t shared_feed_forward_size = 0;  // of the expert that every token goes through, 0 without one
     bool normalise = true;                 // the weights of the chosen experts add up to one
+    bool sigmoid = false;                  // weights are sigmoids of what the router says, not shares (softmax)
+    float scale = 1.0f;                    // of the weights of chosen experts
+    // Experts lie in groups of one size, and a token's come from so many of them, those with the best two experts.
+    int32_t num_groups = 1, groups_used = 1;
 };
 
 struct ModelConfig {
     std::string architecture;
     int32_t num_layers = 0;
+    int32_t num_draft_layers = 0;  // behind the others, to guess tokens ahead: not read
     int32_t hidden_size = 0;
     int32_t feed_forward_size = 0;
     int32_t num_heads = 0;
@@ -127,6 +132,7 @@ struct FeedForward {
 struct Mixture {
     Matrix router;  // [experts][hidden_size]
     const float* router_bias = nullptr;
+    const float* choice_bias = nullptr;  // [experts], of the weights, for the choice alone
     std::vector<FeedForward> experts;    // the shared one last
     const float* shared_gate = nullptr;  // [hidden_size]: the sigmoid of its product weighs the shared expert
 };

@@ -35,6 +35,11 @@ REQUIRED_TENSORS = {
         ("llama", "ernie4_5", "exaone", "gemma", "granite", "internlm2", "minicpm", "mistral3", "smollm3"), _LLAMA
     ),
     **dict.fromkeys(("qwen2", "qwen2vl"), (*_LLAMA, *_BIASES)),
+    **dict.fromkeys(("bailingmoe", "deepseek", "ernie4_5-moe"), _ATTENTION),  # some layers are dense
+    "bailingmoe2": _weights("attn_norm", "attn_qkv", "attn_output", *_HEAD_NORMS, "ffn_norm"),
+    "dots1": (*_ATTENTION, *_weights(*_HEAD_NORMS)),
+    "glm4moe": _weights("attn_norm", *_PROJECTIONS, "post_attention_norm"),
+    "hunyuan-moe": (*_ATTENTION, *_weights(*_HEAD_NORMS), *_EXPERTS),
     "qwen2moe": (*_ATTENTION, *_BIASES, *_EXPERTS, *_SHARED_EXPERT),
     **dict.fromkeys(("hunyuan-dense", "qwen3", "qwen3vl"), (*_LLAMA, *_weights(*_HEAD_NORMS))),
     **dict.fromkeys(("qwen3moe", "qwen3vlmoe"), (*_ATTENTION, *_weights(*_HEAD_NORMS), *_EXPERTS)),

@@ -81,16 +81,18 @@ class _Reader:
         self._shapes = shapes
 
     def read(self) -> Hyperparameters:
-        num_layers = self._number("block_count", at_most=_MAX_LAYERS)
+        num_blocks = self._number("block_count", at_most=_MAX_LAYERS)
+        # Behind the layers there may be some that guess tokens ahead, which nobody asks.
+        num_layers = num_blocks - self._number("nextn_predict_layers", default=0, at_least=0, at_most=num_blocks - 1)
         hidden_size = self._number("embedding_length")
-        num_heads = self._layers("attention.head_count", num_layers)
-        num_kv_heads = self._layers("attention.head_count_kv", num_layers, default=num_heads)
-        self._check_groups(num_heads, num_kv_heads)
+        num_heads = self._layers("attention.head_count", num_blocks)
+        num_kv_heads = self._layers("attention.head_count_kv", num_blocks, default=num_heads)[:num_layers]
+        self._check_groups(num_heads[:num_layers], num_kv_heads)
         head_dim = self._head_dim(hidden_size, max(num_heads))
         value_dim = self._number("attention.value_length", default=head_dim, at_least=min(1, head_dim))
-        feed_forward_size = max(self._layers("feed_forward_length", num_layers))
+        feed_forward_size = max(self._layers("feed_forward_length", num_blocks))
         is_encoder = reads_both_ways(self._architecture, self._metadata)
-        window, is_windowed = (0, []) if is_encoder else self._windows(num_layers)
+        window, is_windowed = (0, []) if is_encoder else self._windows(num_blocks)
         kv_head_bytes = (head_dim + value_dim) * _F16_BYTES
         found = Hyperparameters(
             num_layers=num_layers,
@@ -108,7 +110,7 @@ class _Reader:
             windowed_kv_bytes_per_token=sum(compress(num_kv_heads, is_windowed)) * kv_head_bytes,
             **self._experts(feed_forward_size),
         )
-        self._check_layers(num_layers)
+        self._check_layers(num_layers, num_blocks)
         return found
 
     @property
@@ -195,13 +197,13 @@ class _Reader:
             self._refuse(key, f"{num_rows}, the rows of tensor 'token_embd.weight'", self._metadata[key])
         return num_rows
 
-    def _check_layers(self, num_layers: int) -> None:
+    def _check_layers(self, num_layers: int, num_blocks: int) -> None:
         for name in self._required_tensors(num_layers):
             if name not in self._shapes:
                 self._fail(f"tensor '{name}' is missing")
-        if self._is_known and (extra := self._first_tensor_past(num_layers)):
+        if self._is_known and (extra := self._first_tensor_past(num_blocks)):
             key = f"{self._architecture}.block_count"
-            self._refuse(key, f"more than the layer of tensor {_brief(extra)}", num_layers)
+            self._refuse(key, f"more than the layer of tensor {_brief(extra)}", num_blocks)
 
     def _required_tensors(self, num_layers: int) -> list[str]:
         of_layer = REQUIRED_TENSORS.get(self._architecture)
@@ -224,10 +226,10 @@ class _Reader:
         size = self._number("expert_feed_forward_length", default=feed_forward_size)
         return {"num_experts_used": used, "expert_feed_forward_size": size}
 
-    def _first_tensor_past(self, num_layers: int) -> str | None:
+    def _first_tensor_past(self, num_blocks: int) -> str | None:
         for name in self._shapes:
             found = re.match(r"blk\.0*(\d+)\.", name, re.ASCII)
-            if found and (len(found[1]) > len(str(_MAX_LAYERS)) or int(found[1]) >= num_layers):
+            if found and (len(found[1]) > len(str(_MAX_LAYERS)) or int(found[1]) >= num_blocks):
                 return name
         return None
 
