@@ -18,7 +18,11 @@ from treadle.models.store import ModelStore
 
 SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
-hypothesis.settings.register_profile("treadle", derandomize=True, database=None, deadline=None)
+# How long it takes to make examples depends on what else the machine does.
+_SLOW = [hypothesis.HealthCheck.too_slow]
+hypothesis.settings.register_profile(
+    "treadle", derandomize=True, database=None, deadline=None, suppress_health_check=_SLOW
+)
 hypothesis.settings.load_profile("treadle")
 
 # Shells start what runs in the background deaf to Ctrl-C, and programs inherit that from the one that starts them.

@@ -224,7 +224,7 @@ def test_no_read_or_write_of_a_file_happens_in_the_callers_thread(
     assert caller not in opened
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     saves=st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=8, unique=True), min_size=1, max_size=12),
     ram_blocks=st.sampled_from([0, 1, 5, 100]),

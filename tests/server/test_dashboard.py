@@ -11,8 +11,9 @@ from typing import Any
 
 import httpx
 import pytest
+from test_operation import wait_until_idle
 
-from running_server import MODEL
+from running_server import MODEL, RunningServer
 from treadle.engine.contract import AsyncEngine
 from treadle.engine.sampling import SamplingParams
 from treadle.errors import UsageError
@@ -126,7 +127,8 @@ def test_the_settings_tell_the_defaults_and_the_limits_of_the_server() -> None:
 
 @pytest.mark.model
 @pytest.mark.parametrize("server", ["native"], indirect=True)
-def test_statistics_count_a_request_and_keep_none_of_its_text(http: httpx.Client) -> None:
+def test_statistics_count_a_request_and_keep_none_of_its_text(http: httpx.Client, server: RunningServer) -> None:
+    wait_until_idle(server)  # clients of earlier tests may have left
     before = http.get("/stats").json()["models"][0]
     body = {"messages": [{"role": "user", "content": SECRET}], "max_tokens": 4, "temperature": 0}
     usage = http.post("/v1/chat/completions", json=body).json()["usage"]

@@ -34,7 +34,8 @@ SECRET = "xyzzy-plugh"
 
 @pytest.fixture
 def server(native_server: RunningServer) -> RunningServer:
-    """What is counted here are the steps and blocks of the core."""
+    """What is counted here are the steps and blocks of the core, once clients of earlier tests are gone."""
+    wait_until_idle(native_server)
     return native_server
 
 
