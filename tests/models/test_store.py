@@ -151,6 +151,14 @@ def test_addresses_give_harmless_file_names(server: LocalServer, store: ModelSto
     assert model.folder.parent == store.home / "models"
 
 
+def test_an_address_that_has_no_model_leaves_nothing_to_resume(server: LocalServer, store: ModelStore) -> None:
+    server.routes["/page.gguf"] = FileAnswer(b"<!DOCTYPE html>" * 100)
+    for path in ("/missing.gguf", "/page.gguf"):
+        with pytest.raises(DownloadError):
+            pull_model(server.url + path, store=store)
+    assert store.unfinished() == ()
+
+
 def test_two_addresses_do_not_share_a_name(server: LocalServer, store: ModelStore) -> None:
     server.routes["/other/tiny.gguf"] = FileAnswer(CONTENT)
     pull_model(f"{server.url}/tiny.gguf", store=store)

@@ -157,6 +157,7 @@ def _fetch_first_that_works(plan: _Plan, store: ModelStore, notify: Progress) ->
             continue
         files = tuple(StoredFile(file.path.name, file.bytes, file.sha256) for file in fetched)
         return store.commit(StoredModel(plan.name, str(source), plan.licence, folder, files))
+    store.discard_notes(plan.name)
     if len(failures) == 1:
         raise failures[0]
     reasons = "\n".join(f"  {error.args[0]}" for error in failures)

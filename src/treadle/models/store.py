@@ -130,6 +130,12 @@ class ModelStore:
         with suppress(FileNotFoundError):
             shutil.rmtree(self._folders(name)[1])
 
+    def discard_notes(self, name: str) -> None:
+        """Delete what interrupted downloads of a model left behind if not a byte of the model is among it."""
+        files = self._folders(name)[1].rglob("*")
+        if not any(file.suffix in (".partial", ".gguf") and file.stat().st_size for file in files):
+            self.discard_unfinished(name)
+
     @contextmanager
     def lock(self, name: str, *, wait: bool = True, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
         """Hold the one lock of a model against every process; ``on_wait`` is called once if another holds it."""
