@@ -5,8 +5,8 @@ compare.py prints the same; the figures are medians, with the lowest and highest
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -129,9 +129,9 @@ def spread(values: list[float], unit: float) -> str:
 
 
 def main() -> None:
-    if len(sys.argv) < 2:
-        sys.exit("usage: python benchmarks/results.py report.json ...")
-    print("\n\n".join(markdown(json.loads(Path(path).read_text())) for path in sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("reports", nargs="+", type=Path, help="JSON file that compare.py wrote with --out")
+    print("\n\n".join(markdown(json.loads(path.read_text())) for path in parser.parse_args().reports))
 
 
 if __name__ == "__main__":
