@@ -11,7 +11,8 @@ TreadleError
 
 ├── RemoteError         whoever runs the engine at a URL                        exit 1, HTTP 502
 ├── CapacityError       whoever sizes the machine: needed against available     exit 1, HTTP 503
-│   └── DeadlineError   the same: a request's time was up before its answer ended
+│   ├── DeadlineError   the same: a request's time was up before its answer ended
+│   └── ClosedError     the same: the model was closed before that
 ├── SandboxUnavailableError   whoever sets the machine up: code cannot be isolated here   exit 1
 ├── ToolError           a tool of an agent: the model is shown the text, the run goes on
 └── InternalError       us: a bug                                               exit 2, HTTP 500
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CapacityError",
+    "ClosedError",
     "ContextError",
     "DeadlineError",
     "DownloadError",
@@ -110,6 +112,10 @@ class CapacityError(TreadleError):
 
 class DeadlineError(CapacityError):
     """A request was not finished by the time its caller had set."""
+
+
+class ClosedError(CapacityError):
+    """A request was not finished when its model was closed."""
 
 
 class ToolError(TreadleError):

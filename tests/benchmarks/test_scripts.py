@@ -88,6 +88,13 @@ def test_serving_reports_agents_and_servers_that_cannot_run(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+def test_structured_checks_answers(tmp_path: Path) -> None:
+    model = TinyModel(context_length=1024).write(tmp_path / "tiny.gguf")
+    run = run_benchmark("structured.py", model, "--seeds", "1", "--threads", "1")
+    assert run.stdout == "10 of 10 answers valid: 10 schemas, 1 seeds each, temperature 1.5\n"
+
+
+@pytest.mark.slow
 def test_agents_reports_policies_and_servers_that_cannot_run(tmp_path: Path) -> None:
     model = TinyModel().write(tmp_path / "tiny.gguf")
     report_path = tmp_path / "report.json"

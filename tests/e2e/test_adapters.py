@@ -15,7 +15,7 @@ from gguf import GGMLQuantizationType as Format
 
 from oracles.tiny_adapter import ALL, TinyAdapter
 from oracles.tiny_model import TinyModel
-from treadle import _native
+from treadle import LLM, _native
 from treadle.errors import ModelFileError, UsageError
 
 PROMPTS = [random_tokens(40), random_tokens(9), random_tokens(1)]
@@ -196,6 +196,15 @@ def test_broken_adapter_names_what_is_wrong(tmp_path: Path, adapter: TinyAdapter
     core = Core(model.write(tmp_path / "tiny.gguf"))
     with pytest.raises(ModelFileError, match=named.replace(".", r"\.")):
         core.load_adapter(adapter.write(tmp_path / "adapter.gguf", model))
+
+
+def test_a_wrong_adapter_says_which_model_it_is_for(tmp_path: Path) -> None:
+    model = TinyModel()
+    keys = {"general.type": "adapter", "adapter.type": "lora", "general.base_model.0.name": "Other 7B"}
+    adapter = TinyAdapter(architecture="qwen2", keys=keys).write(tmp_path / "adapter.gguf", model)
+    with LLM(model.write(tmp_path / "tiny.gguf"), threads=1) as llm, pytest.raises(ModelFileError) as caught:
+        llm.load_adapter("wrong", adapter)
+    assert caught.value.hint == "an adapter fits only the model that it was trained on, 'Other 7B', the adapter says"
 
 
 def test_cut_short(tmp_path: Path) -> None:

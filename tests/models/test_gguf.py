@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -198,6 +199,17 @@ def refused(path: Path, *fragments: str) -> None:
         ModelFile.open(path)
     for fragment in fragments:
         assert fragment in str(caught.value)
+
+
+def test_a_file_that_may_not_be_read_says_what_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError) as caught:
+        ModelFile.open(tmp_path / "missing.gguf")
+    assert "treadle pull" in str(caught.value.hint)
+    (tmp_path / "a b").mkdir()  # which cannot be read whoever runs the tests
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(UsageError) as caught:
+        ModelFile.open(tmp_path / "a b")
+    assert f"chmod a+r '{tmp_path}/a b'" in str(caught.value.hint)
 
 
 def test_a_missing_shard(split_model: list[Path]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ from treadle.server.settings import ServerSettings
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # for the schemas that one of them asks for
 
 _BROWSER_MS = 1000 * PATIENCE_SECONDS
 

@@ -119,7 +119,9 @@ def test_what_takes_too_long_is_cut_with_an_error(smollm2_path: Path, tmp_path: 
             next(lines)
             os.kill(process.pid, signal.SIGTERM)
             rest = [line for line in lines if line]
-        assert "the model was closed before the answer ended" in rest[-1]
+        error = json.loads(rest[-1].removeprefix("data: "))["error"]
+        assert "the model was closed before the answer ended" in error["message"]
+        assert error["code"] == "shutting_down"
         assert process.wait(PATIENCE_SECONDS) == 0
     assert not (tmp_path / "kv-cache").exists()
 
@@ -217,3 +219,10 @@ def test_a_refusal_is_an_exit_code(smollm2_path: Path, tmp_path: Path) -> None:
     result = treadle("serve", smollm2_path, "--host", "0.0.0.0", TREADLE_HOME=str(tmp_path))
     assert result.code == 1
     assert "there is no API key" in result.err
+
+
+def test_that_a_model_cannot_be_loaded_is_told_once(tmp_path: Path) -> None:
+    (tmp_path / "broken.gguf").write_text("no model")
+    result = treadle("serve", tmp_path / "broken.gguf", "--port", "0", TREADLE_HOME=str(tmp_path))
+    assert result.code == 1
+    assert result.err.count("this is not a GGUF file") == 1

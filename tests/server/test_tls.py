@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import logging
+import socket
 import ssl
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
@@ -82,6 +84,35 @@ def test_who_does_not_trust_it_and_plain_http_are_not_served(secure: RunningServ
         httpx.get(f"{secure.url}/health", timeout=PATIENCE_SECONDS)
     with pytest.raises(httpx.HTTPError):
         httpx.get(f"{secure.url.replace('https', 'http')}/health", timeout=PATIENCE_SECONDS)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(("client_timeout", "are_ended"), [(10_000.0, False), (0.5, True)])
+def test_handshakes_that_do_not_end_are_connections(
+    smollm2_path: Path, certificate: tuple[Path, Path], client_timeout: float, are_ended: bool
+) -> None:
+    files = {"tls_certificate": certificate[0], "tls_key": certificate[1]}
+    settings = ServerSettings(max_connections=2, client_timeout=client_timeout, **files)  # type: ignore[arg-type]
+    running = RunningServer(smollm2_path, settings)
+    address = ("127.0.0.1", int(running.url.rpartition(":")[2]))
+    try:
+        with ExitStack() as stack:
+            silent = [stack.enter_context(socket.create_connection(address, PATIENCE_SECONDS)) for _ in range(2)]
+            if are_ended:
+                assert all(map(ended, silent))
+            else:
+                assert ended(stack.enter_context(socket.create_connection(address, PATIENCE_SECONDS)))
+            running.close()  # which does not wait for them
+    finally:
+        running.close()
+
+
+def ended(connection: socket.socket) -> bool:
+    """Wait until the other side ends a connection, be it after an alert."""
+    with suppress(ConnectionResetError):
+        while connection.recv(1024):
+            pass
+    return True
 
 
 @pytest.mark.parametrize(

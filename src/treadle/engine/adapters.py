@@ -9,17 +9,17 @@ import math
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from struct import pack
-from typing import Protocol
+from typing import Any, Protocol
 
 from treadle.engine.file_digest import digest_files, stamp_files
 from treadle.errors import CapacityError, UsageError
 
-__all__ = ["MAX_NUM_ADAPTERS", "Adapter", "AdapterInfo", "AdapterWeights", "Adapters"]
+__all__ = ["MAX_NUM_ADAPTERS", "Adapter", "AdapterInfo", "AdapterWeights", "Adapters", "base_model_hint"]
 
 MAX_NUM_ADAPTERS = 16
 
@@ -194,3 +194,11 @@ def _unreadable(path: Path, error: OSError) -> UsageError:
     return UsageError(
         f"adapter file {path}: {error.strerror or error}", hint="give the path of a GGUF file that holds a LoRA adapter"
     )
+
+
+def base_model_hint(metadata: Mapping[str, Any]) -> str:
+    """Return which model an adapter says that it is for."""
+    told = [metadata.get(key) for key in ("general.base_model.0.organization", "general.base_model.0.name")]
+    base = " ".join(each for each in told if isinstance(each, str))
+    of = f", {base!r:.120}, the adapter says" if base else ""
+    return f"an adapter fits only the model that it was trained on{of}"

@@ -12,7 +12,7 @@ from operator import methodcaller
 
 from treadle.engine.engine import Engine
 from treadle.engine.request import Request
-from treadle.errors import CapacityError, UsageError
+from treadle.errors import ClosedError, UsageError
 
 __all__ = ["EngineThread", "closed_error"]
 
@@ -101,7 +101,7 @@ def _serve(
         except Exception as error:  # whoever waits for an answer must hear of it
             engine.abort(error)
         after_step()
-    engine.abort(CapacityError("the model was closed before the answer ended"))
+    engine.abort(ClosedError("the model was closed before the answer ended"))
     after_step()
 
 

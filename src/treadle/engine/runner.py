@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treadle import _native
+from treadle.engine.adapters import base_model_hint
 from treadle.engine.kv_type import DEFAULT_KV_TYPE
 from treadle.engine.plan import Sample, StepPlan, StepResult
+from treadle.errors import ModelFileError
 
 if TYPE_CHECKING:
     from treadle.engine.embedding import EmbeddingRequest
@@ -167,7 +169,11 @@ class NativeRunner:
     def load_adapter(self, path: Path, scale: float) -> _native.Adapter:
         """Return an adapter for requests of this model; raises as ``ModelRunner.load_adapter`` does."""
         # One thread, which others are not to wait for: steps go on meanwhile.
-        return _native.Adapter.load(_native.GgufFile.open(str(path)), self.model, cpus=[-1], strength=scale)
+        file = _native.GgufFile.open(str(path))
+        try:
+            return _native.Adapter.load(file, self.model, cpus=[-1], strength=scale)
+        except ModelFileError as error:
+            raise ModelFileError(str(error), hint=base_model_hint(file.metadata())) from None
 
     @property
     def hidden_size(self) -> int:

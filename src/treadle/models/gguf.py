@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -55,7 +56,7 @@ class ModelFile:
         try:
             return cls(_native.GgufFile.open(path))
         except UsageError as error:
-            hint = "`treadle list` shows the models that are here, `treadle pull` fetches one"
+            hint = _reading_hint(path)
             raise UsageError(str(error), hint=hint) from None
         except ModelFileError as error:
             hint = "download the file again; if the error stays, the file was made wrong"
@@ -133,3 +134,14 @@ class ModelFile:
         """
         shapes = {tensor.name: tensor.shape for tensor in self.tensors}
         return read_hyperparameters(str(self.path), self.architecture, self.metadata, shapes)
+
+
+def _reading_hint(path: str | os.PathLike[str]) -> str:
+    """Return what to type about a file that cannot be read."""
+    try:
+        may_read = not Path(path).exists() or os.access(path, os.R_OK)
+    except PermissionError:  # of a folder above it
+        may_read = False
+    if not may_read:
+        return f"let this user read it: chmod a+r {shlex.quote(os.fspath(path))}, and a+x on the folders above it"
+    return "`treadle list` shows the models that are here, `treadle pull` fetches one"

@@ -39,6 +39,7 @@ from treadle.server.routes import (
 from treadle.server.settings import ServerSettings
 from treadle.server.spans import Spans
 from treadle.server.state import ServerState
+from treadle.server.tls import server_context
 from treadle.server.watch import AnswerWatch, Watch
 
 __all__ = ["create_app"]
@@ -73,7 +74,9 @@ def create_app(hub: ModelHub, settings: ServerSettings, *, spans: Spans | None =
     machine = MachineWatch(hub, limits)
     counted = Metrics(hub, limits, machine, prefix=settings.metric_prefix)
     keys = Keyring(settings.api_keys)
-    state = ServerState(hub, settings, keys, ResponseStore(settings.max_stored_bytes), limits, counted, machine)
+    certificate, key = settings.tls_certificate, settings.tls_key
+    tls = None if certificate is None or key is None else server_context(certificate, key)
+    state = ServerState(hub, settings, keys, ResponseStore(settings.max_stored_bytes), limits, counted, machine, tls)
     app.state.server = state
     hub.observers.append(partial(AnswerWatch, metrics=counted))
     add_error_handlers(app, [route.path for module in _ROUTES for route in module.router.routes])

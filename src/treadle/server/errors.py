@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from treadle.errors import (
     CapacityError,
+    ClosedError,
     ContextError,
     DeadlineError,
     ModelFileError,
@@ -102,6 +103,8 @@ def api_error(error: BaseException) -> ApiError:
 def _server_error(error: BaseException) -> ApiError:
     if isinstance(error, DeadlineError):
         return ApiError(504, str(error), "server_error", code="timeout")
+    if isinstance(error, ClosedError):  # models in use are closed only by a server that ends
+        return ApiError(503, str(error), "server_error", code="shutting_down", headers={"Retry-After": "5"})
     if isinstance(error, RemoteError):
         return ApiError(502, str(error), "server_error", code="engine_failed")
     if isinstance(error, CapacityError):

@@ -121,6 +121,7 @@ class ModelHub:
         # One at a time, so that the memory each finds free is still free when it takes it.
         self._load_lock = asyncio.Lock()
         self.is_closing = False
+        self._is_starting = False
         # Told of every prompt that is queued, beside the model's own list of recent ones.
         self.observers: list[ObserveModel] = []
 
@@ -188,7 +189,11 @@ class ModelHub:
 
     async def load_default(self) -> None:
         """Load the model for requests that name none, if it is not; raises TreadleError when it cannot be."""
-        await self._loaded(self.default)
+        self._is_starting = True
+        try:
+            await self._loaded(self.default)
+        finally:
+            self._is_starting = False
 
     def idle_seconds(self, model: ServedModel) -> float | None:
         """Return for how long nobody has used a model; None while somebody does, or it is not loaded."""
@@ -240,7 +245,8 @@ class ModelHub:
                 return model.engine
         except (UsageError, ModelFileError) as error:
             model.is_broken = True
-            _log.error("model %s cannot be loaded: %s", model.name, error.args[0])
+            if not self._is_starting:  # else it ends the command, which tells it
+                _log.error("model %s cannot be loaded: %s", model.name, error.args[0])
             raise
         finally:
             model.loading = None

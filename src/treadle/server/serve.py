@@ -31,6 +31,7 @@ from treadle.server.spans import open_spans
 from treadle.server.state import ServerState
 from treadle.server.supervisor import tell_supervisor
 from treadle.server.tls import certificate_fault, check_certificate
+from treadle.server.tls_door import tls_protocol
 
 if TYPE_CHECKING:
     from treadle.engine.contract import AsyncEngine
@@ -142,7 +143,7 @@ class _Server(uvicorn.Server):
         with ExitStack() as stack:
             for number in (signal.SIGINT, signal.SIGTERM):
                 stack.enter_context(_handling(number, self.handle_exit))
-            reload = Reload(self._state.settings, self._state.keys, self.config.ssl)
+            reload = Reload(self._state.settings, self._state.keys, self._state.tls)
             if reload.has_files and hasattr(signal, "SIGHUP"):
                 loop = asyncio.get_running_loop()
                 stack.enter_context(_handling(signal.SIGHUP, lambda *_: loop.call_soon_threadsafe(reload)))
@@ -183,16 +184,15 @@ class _Server(uvicorn.Server):
 
 def uvicorn_options(state: ServerState) -> dict[str, Any]:
     """Return how uvicorn is to serve the application of ``state``."""
-    settings = state.settings
+    settings, on_refused = state.settings, state.metrics.count_refusal
+    is_plain = state.tls is None
     return {
-        "http": guarded_protocol(settings, state.metrics.count_refusal),
+        "http": guarded_protocol(settings, on_refused) if is_plain else tls_protocol(state.tls, settings, on_refused),
         "log_config": None,
         "access_log": False,
         "server_header": False,
         "timeout_graceful_shutdown": _CLOSE_SECONDS,
         "timeout_keep_alive": settings.keep_alive,
-        "ssl_certfile": settings.tls_certificate,
-        "ssl_keyfile": settings.tls_key,
         "ws": "none",
         # Whoever may open a socket file is on this machine, as those are who may ask by 127.0.0.1.
         "forwarded_allow_ips": os.environ.get("FORWARDED_ALLOW_IPS", "*") if settings.socket is not None else None,

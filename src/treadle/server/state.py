@@ -5,6 +5,7 @@ Leaves to others: making it (``server.app``).
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
 from typing import cast
 
@@ -23,7 +24,10 @@ __all__ = ["ServerState", "state_of"]
 
 @dataclass(frozen=True)
 class ServerState:
-    """The models, settings, keys and stored responses of one server, what runs in it, what it has done and where."""
+    """The models, settings, keys and stored responses of one server, what runs in it, what it has done and where.
+
+    ``tls`` is what connections are secured with, None if they are not.
+    """
 
     hub: ModelHub
     settings: ServerSettings
@@ -32,6 +36,7 @@ class ServerState:
     limits: Limits
     metrics: Metrics
     machine: MachineWatch
+    tls: ssl.SSLContext | None
 
 
 def state_of(request: Request) -> ServerState:

@@ -10,7 +10,14 @@ from pathlib import Path
 
 from treadle.errors import UsageError
 
-__all__ = ["certificate_fault", "check_certificate", "renew_certificate"]
+__all__ = ["certificate_fault", "check_certificate", "renew_certificate", "server_context"]
+
+
+def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
+    """Return what connections are secured with; raises OSError for files that ``check_certificate`` has not passed."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _load(context, certificate, key)
+    return context
 
 
 def check_certificate(certificate: Path, key: Path) -> None:
