@@ -185,9 +185,9 @@ class _Server(uvicorn.Server):
 def uvicorn_options(state: ServerState) -> dict[str, Any]:
     """Return how uvicorn is to serve the application of ``state``."""
     settings, on_refused = state.settings, state.metrics.count_refusal
-    is_plain = state.tls is None
+    tls = state.tls
     return {
-        "http": guarded_protocol(settings, on_refused) if is_plain else tls_protocol(state.tls, settings, on_refused),
+        "http": guarded_protocol(settings, on_refused) if tls is None else tls_protocol(tls, settings, on_refused),
         "log_config": None,
         "access_log": False,
         "server_header": False,
