@@ -259,7 +259,8 @@ def test_memory_is_bounded_together_and_the_kill_is_told_apart(group: CallGroup)
     assert held.process.returncode == -signal.SIGKILL
     assert group.was_oom
     peak = group.peak_bytes
-    assert peak is None or 32 << 20 < peak <= 64 << 20
+    # The kernel lets what it kills go a little over the limit.
+    assert peak is None or 32 << 20 < peak <= 72 << 20
 
 
 def test_a_small_program_is_not_out_of_memory_and_its_cpu_time_is_counted(group: CallGroup) -> None:

@@ -86,7 +86,8 @@ def test_memory_is_refused_or_costs_the_call(attempt: Attempt, small: SandboxLim
     assert (outcome.status, outcome.exit_code) != ("exited", 0)
     assert outcome.status in ("memory", "exited", "signaled")
     if cgroups.why_not() is None:
-        assert outcome.peak_bytes is None or outcome.peak_bytes <= 128 * MB
+        # The kernel lets what it kills go a little over the limit.
+        assert outcome.peak_bytes is None or outcome.peak_bytes <= 144 * MB
 
 
 def test_a_file_has_an_end(prison: Prison, small: SandboxLimits) -> None:
