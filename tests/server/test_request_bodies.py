@@ -79,7 +79,7 @@ def body_with(field: str) -> bytes:
             ({name: {}}, name)
             for name in ("audio", "functions", "moderation", "prediction", "prompt_cache_options", "verbosity")
         ),
-        ({"store": True}, "store"),
+        ({"store": 1}, "store"),
         ({"web_search_options": {}}, "web_search_options"),
     ],
 )
@@ -187,7 +187,7 @@ def test_too_large_a_body(direct: httpx.Client) -> None:
         ("POST /v1/chat/completions/", 404, "unknown_url", "did you mean /v1/chat/completions?"),
         ("GET /v1/v1/models", 404, "unknown_url", "did you mean /v1/models?"),
         ("GET /v1/" + "x" * 5000, 404, "unknown_url", "/v1/xx"),
-        (f"GET {CHAT}", 405, "method_not_allowed", "expected POST"),
+        (f"PUT {CHAT}", 405, "method_not_allowed", "expected POST"),
         (f"OPTIONS {CHAT}", 405, "method_not_allowed", "expected POST"),
         ("DELETE /v1/models/smollm2", 405, "method_not_allowed", "expected GET"),
         ("GET /v1/models/%F0%9F%98%80%00", 404, "model_not_found", "smollm2"),

@@ -104,21 +104,63 @@ def test_a_streamed_response_is_stored(http: httpx.Client) -> None:
     assert http.get(f"/v1/responses/{last['id']}").json() == last
 
 
+def response(response_id: str, length: int, **fields: Any) -> StoredResponse:
+    return StoredResponse({"id": response_id, "object": "response", "model": "m", "text": "x" * length, **fields}, [])
+
+
 def test_the_store_forgets_the_oldest() -> None:
-    store = ResponseStore(420)  # three of them
+    store = ResponseStore(600)  # three of them
     for number in range(4):
-        store.put(StoredResponse({"id": f"r{number}", "text": "x" * 100}, []))
-        store.get("r0")
-    assert [store.get(f"r{number}") is not None for number in (1, 2, 3, 0)] == [False, True, True, True]
-    assert store.num_bytes <= 420
-    store.put(StoredResponse({"id": "large", "text": "x" * 400}, []))
-    assert store.get("large") is None
-    assert store.get("r0") == StoredResponse({"id": "r0", "text": "x" * 100}, [])
+        store.put(response(f"r{number}", 100))
+        store.get("r0", "response")
+    assert [store.get(f"r{number}", "response") is not None for number in (1, 2, 3, 0)] == [False, True, True, True]
+    assert store.num_bytes <= 600
+    store.put(response("large", 600))
+    assert store.get("large", "response") is None
+    assert store.get("r0", "response") == response("r0", 100)
+    assert store.get("r0", "chat.completion") is None
+    store.put(response("r0", 50))
+    assert store.get("r0", "response") == response("r0", 50)
     assert store.remove("r0")
     assert not store.remove("r0")
     nothing = ResponseStore(0)
-    nothing.put(StoredResponse({"id": "r"}, []))
-    assert nothing.get("r") is None
+    nothing.put(response("r", 1))
+    assert nothing.get("r", "response") is None
+    assert nothing.num_bytes == 0
+
+
+def test_items_are_found_as_long_as_their_response_is_here() -> None:
+    store = ResponseStore(1000)
+    item = {"id": "msg_1", "type": "message"}
+    store.put(response("r1", 1, output=[item]))
+    assert store.item("msg_1") == item
+    assert store.item("msg_2") is None
+    store.remove("r1")
+    assert store.item("msg_1") is None
+
+
+def test_lists_are_of_one_owner() -> None:
+    store = ResponseStore(1000)
+    for owner, number in (("a", 1), ("a", 2), ("b", 3)):
+        store.put(response(f"r{number}", 1, created_at=-number, metadata={"n": str(number)}), owner)
+    assert store.find("a", "response", None, {}) == ["r2", "r1"]
+    assert store.find("a", "response", "m", {"n": "1"}) == ["r1"]
+    assert store.find("a", "response", "other", {}) == store.find("", "response", None, {}) == []
+
+
+@pytest.mark.model
+def test_an_item_may_be_referred_to(client: openai.OpenAI) -> None:
+    fields: Any = {"model": MODEL, "temperature": 0, "max_output_tokens": 8}
+    first = client.responses.create(input=CAPITAL, **fields)
+    question: Any = {"role": "user", "content": CAPITAL}
+    reference: Any = {"type": "item_reference", "id": first.output[0].id}
+    by_id = client.responses.create(input=[question, reference, question], **fields)
+    whole = client.responses.create(input=[question, first.output[0].model_dump(exclude_none=True), question], **fields)
+    assert by_id.output_text == whole.output_text
+    assert by_id.usage is not None and whole.usage is not None
+    assert by_id.usage.input_tokens == whole.usage.input_tokens
+    with pytest.raises(openai.BadRequestError, match="no stored item 'msg_0'"):
+        client.responses.create(input=[{"type": "item_reference", "id": "msg_0"}, question], **fields)
 
 
 @pytest.mark.model

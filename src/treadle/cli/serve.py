@@ -112,7 +112,7 @@ def serve(
     max_body: Annotated[str, _limit("--max-body", help="Largest body of a request.")] = "8MiB",
     max_headers: Annotated[str, _limit("--max-headers", help="Largest request line and headers.")] = "64KiB",
     max_stored: Annotated[
-        str, _limit("--max-stored", help="Memory for responses kept for later requests; 0 keeps none.")
+        str, _limit("--max-stored", help="Memory for responses and chats kept for later; 0 keeps none.")
     ] = "64MiB",
     client_timeout: Annotated[
         float,

@@ -34,6 +34,7 @@ from treadle.server.routes import (
     metrics,
     models,
     responses,
+    stored_chats,
     tokenize,
 )
 from treadle.server.settings import ServerSettings
@@ -44,7 +45,10 @@ from treadle.server.watch import AnswerWatch, Watch
 
 __all__ = ["create_app"]
 
-_ROUTES = (adapters, chat, completions, dashboard, embeddings, messages, metrics, models, responses, tokenize)
+_ROUTES = (
+    *(adapters, chat, completions, dashboard, embeddings, messages, metrics, models, responses, stored_chats),
+    tokenize,
+)
 _IDLE_CHECK_SECONDS = 5.0
 
 

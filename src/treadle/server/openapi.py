@@ -14,7 +14,7 @@ from fastapi.openapi.utils import get_openapi
 from treadle.server.auth import OPEN_PATHS
 from treadle.server.errors import ANTHROPIC_PREFIX
 from treadle.server.schema.adapters import LoadAdapterRequest, UnloadAdapterRequest
-from treadle.server.schema.chat import ChatRequest
+from treadle.server.schema.chat import ChatRequest, StoredChatUpdate
 from treadle.server.schema.completions import CompletionRequest
 from treadle.server.schema.embeddings import EmbeddingsRequest
 from treadle.server.schema.messages import CountTokensRequest, MessagesRequest
@@ -38,6 +38,7 @@ _BODIES: dict[Any, dict[str, Any]] = {
     LoadAdapterRequest: {"lora_name": "legal", "lora_path": "/models/legal.gguf"},
     MessagesRequest: {"model": "smollm2-135m", "max_tokens": 64, "messages": _HELLO},
     ResponsesRequest: {"input": "Say hello.", "max_output_tokens": 64},
+    StoredChatUpdate: {"metadata": {"project": "report"}},
     TokenizeRequest: {"prompt": "Say hello."},
     UnloadAdapterRequest: {"lora_name": "legal"},
 }

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from treadle.engine.completion import Timings
     from treadle.server.limits import Ticket
 
-__all__ = ["CURRENT", "AnswerPhases", "RequestRecord"]
+__all__ = ["CURRENT", "AnswerPhases", "RequestRecord", "current_key_id"]
 
 # Tasks that a request starts see their request's record, too.
 CURRENT: ContextVar[RequestRecord | None] = ContextVar("treadle_request", default=None)
@@ -67,3 +67,9 @@ class RequestRecord:
     def seconds(self) -> float:
         """Return how long the request has lasted."""
         return time.monotonic() - self.began
+
+
+def current_key_id() -> str:
+    """Return which API key the request that runs came with, empty without any."""
+    record = CURRENT.get()
+    return "" if record is None else record.key_id

@@ -23,6 +23,8 @@ from treadle.server.body import body_schema, read_body
 from treadle.server.disconnect import EventStream, unless_gone
 from treadle.server.errors import api_error, error_body
 from treadle.server.logprobs import chat_logprobs
+from treadle.server.record import current_key_id
+from treadle.server.response_store import ResponseStore, StoredResponse
 from treadle.server.run import AnswerRun, Piece, naming_form
 from treadle.server.schema.chat import ChatRequest
 from treadle.server.state import ServerState, state_of
@@ -45,8 +47,11 @@ async def chat_completions(request: Request) -> Response:
         await unless_gone(request, _start(run, body, state))
         writer = _Writer(run, body)
         if body.stream:
-            return EventStream(_events(run, writer, body), on_close=run.aclose)
-        return JSONResponse(await unless_gone(request, _collect(run, writer)))
+            return EventStream(_events(run, writer, body, state.responses), on_close=run.aclose)
+        completion = await unless_gone(request, _collect(run, writer))
+        if body.store:
+            state.responses.put(StoredResponse(completion, body.messages), current_key_id())
+        return JSONResponse(completion)
     except BaseException:
         await run.aclose()
         raise
@@ -93,14 +98,20 @@ async def _collect(run: AnswerRun, writer: _Writer) -> dict[str, Any]:
     return writer.completion(choices)
 
 
-async def _events(run: AnswerRun, writer: _Writer, body: ChatRequest) -> AsyncIterator[bytes]:
+async def _events(run: AnswerRun, writer: _Writer, body: ChatRequest, store: ResponseStore) -> AsyncIterator[bytes]:
+    choices = [_Choice() for _ in range(writer.num_choices)]
+    key_id = current_key_id()
     try:
         yield writer.opening()
         async for piece in run:
+            if body.store:
+                choices[piece.index].add(piece)
             yield writer.events(piece)
     except Exception as error:  # the status is sent already
         yield sse.event(error_body(api_error(error)))
         return
+    if body.store:
+        store.put(StoredResponse(writer.completion(choices), body.messages), key_id)
     usage = b""
     if body.stream_options is not None and body.stream_options.include_usage:
         usage = sse.event({**writer.head, "choices": [], "usage": run.usage.as_json()})
@@ -156,6 +167,8 @@ class _Writer:
         }
         if body.service_tier is not None:
             self.head["service_tier"] = "default"
+        # What is stored can be found by its labels.
+        self._labels = {"metadata": body.metadata or {}} if body.store else {}
         self._texts = [sse.TextEvents(partial(self._text_content, index)) for index in range(self.num_choices)]
 
     def completion(self, choices: Sequence[_Choice]) -> dict[str, Any]:
@@ -170,7 +183,8 @@ class _Writer:
             }
             for index, choice in enumerate(choices)
         ]
-        return {**self.head, "choices": written, "usage": self._run.usage.as_json()}
+        head = {**self.head, "object": "chat.completion", **self._labels}
+        return {**head, "choices": written, "usage": self._run.usage.as_json()}
 
     def opening(self) -> bytes:
         """Return the events that a stream begins with."""

@@ -9,15 +9,16 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from treadle.server import sse
 from treadle.server.body import body_schema, read_body
 from treadle.server.disconnect import EventStream, unless_gone
 from treadle.server.errors import ApiError, Json, api_error
+from treadle.server.listing import Limit, Order, listed, page_of
 from treadle.server.response_items import Item, input_items, listed_items, read_conversation
 from treadle.server.response_output import ResponseOutput
 from treadle.server.response_store import ResponseStore, StoredResponse
@@ -39,7 +40,7 @@ async def create_response(request: Request) -> Response:
     """Answer an input, or go on with an earlier response, at once or as server-sent events."""
     state = state_of(request)
     body = await read_body(request, ResponsesRequest, state.settings)
-    items = [*_earlier_items(state.responses, body.previous_response_id), *input_items(body)]
+    items = [*_earlier_items(state.responses, body.previous_response_id), *_new_items(state.responses, body)]
     run = AnswerRun(state.hub)
     try:
         params = await unless_gone(request, _start(run, body, items, state))
@@ -59,7 +60,7 @@ async def count_input_tokens(request: Request) -> Response:
     """Return how many tokens the model would read, the earlier ones of a conversation included."""
     state = state_of(request)
     body = await read_body(request, InputTokensRequest, state.settings)
-    items = [*_earlier_items(state.responses, body.previous_response_id), *input_items(body)]
+    items = [*_earlier_items(state.responses, body.previous_response_id), *_new_items(state.responses, body)]
     async with state.hub.use(body.model) as held:
         kept = await fit_items(held.engine, body, items)
         tokens = await held.engine.tokenize(read_conversation(body, kept))
@@ -78,34 +79,28 @@ async def get_response(request: Request, response_id: str, stream: bool = False)
 async def list_input_items(
     request: Request,
     response_id: str,
-    limit: Annotated[int, Query(ge=1, le=100)] = 20,
-    order: Literal["asc", "desc"] = "desc",
+    limit: Limit = 20,
+    order: Order = "desc",
     after: str | None = None,
 ) -> Response:
     """Return the items of the conversation up to the answer, the last ones first unless asked otherwise."""
     stored = _stored(request, response_id)
     items = listed_items(stored.items[: len(stored.items) - len(stored.response["output"])], response_id)
-    if order == "desc":
-        items.reverse()
-    places = {item["id"]: place for place, item in enumerate(items)}
-    if after is not None and after not in places:
-        raise ApiError(400, f"after: there is no item {after!r:.80}", param="after", code="invalid_value")
-    items = items[places[after] + 1 if after is not None else 0 :]
-    shown = items[:limit]
-    ends = {"first_id": shown[0]["id"], "last_id": shown[-1]["id"]} if shown else {"first_id": None, "last_id": None}
-    return Json({"object": "list", "data": shown, **ends, "has_more": len(items) > limit})
+    by_id = {item["id"]: item for item in items}
+    ids, has_more = page_of(list(by_id), after=after, limit=limit, order=order)
+    return Json(listed([by_id[each] for each in ids], has_more=has_more))
 
 
 @router.delete("/v1/responses/{response_id}", summary="Delete a stored response")
 async def delete_response(request: Request, response_id: str) -> Response:
     """Forget a stored response."""
-    if not state_of(request).responses.remove(response_id):
-        raise _not_found(response_id)
+    _stored(request, response_id)
+    state_of(request).responses.remove(response_id)
     return Json({"id": response_id, "object": "response", "deleted": True})
 
 
 def _stored(request: Request, response_id: str) -> StoredResponse:
-    stored = state_of(request).responses.get(response_id)
+    stored = state_of(request).responses.get(response_id, "response")
     if stored is None:
         raise _not_found(response_id)
     return stored
@@ -119,11 +114,24 @@ def _not_found(response_id: str) -> ApiError:
 def _earlier_items(store: ResponseStore, response_id: str | None) -> list[Item]:
     if response_id is None:
         return []
-    stored = store.get(response_id)
+    stored = store.get(response_id, "response")
     if stored is None:
         text = _not_found(response_id).message
         raise ApiError(400, text, param="previous_response_id", code="previous_response_not_found")
     return list(stored.items)
+
+
+def _new_items(store: ResponseStore, body: InputTokensRequest) -> list[Item]:
+    """Return what a request adds, with the items that it refers to in the place of the references."""
+    items = input_items(body)
+    for index, item in enumerate(items):
+        if item.get("type") == "item_reference":
+            found = store.item(item["id"]) if isinstance(item.get("id"), str) else None
+            if found is None:
+                text = f"input[{index}]: there is no stored item {item.get('id')!r:.80}, or none any more"
+                raise ApiError(400, text, param=f"input[{index}]", code="item_not_found")
+            items[index] = found
+    return items
 
 
 async def _start(run: AnswerRun, body: ResponsesRequest, items: list[Item], state: ServerState) -> SamplingParams:

@@ -16,7 +16,6 @@ from treadle.server.schema.base import (
     MAX_MESSAGES,
     Body,
     ModelName,
-    Off,
     ServiceTier,
     ShortText,
     Unsupported,
@@ -38,6 +37,7 @@ __all__ = [
     "NamedChoice",
     "Parameters",
     "ResponseFormat",
+    "StoredChatUpdate",
     "Tool",
     "TurnFields",
     "check_functions",
@@ -160,6 +160,12 @@ def _is_id(value: Any) -> bool:
 Messages = Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MAX_MESSAGES), AfterValidator(_check_results)]
 
 
+class StoredChatUpdate(Body):
+    """New labels of a stored chat."""
+
+    metadata: Annotated[dict[ShortText, Annotated[str, StringConstraints(max_length=512)]], Field(max_length=16)] | None
+
+
 class TurnFields(Body):
     """Whether the answer goes on with a last message of the assistant's, in vLLM's words."""
 
@@ -200,7 +206,7 @@ class ChatRequest(SamplingFields, TurnFields):
     metadata: dict[str, Any] | None = None
     service_tier: ServiceTier | None = None
     modalities: list[Literal["text"]] | None = None
-    store: Off = None
+    store: bool | None = None
     audio: Unsupported = None
     function_call: Unsupported = None
     functions: Unsupported = None
@@ -208,7 +214,7 @@ class ChatRequest(SamplingFields, TurnFields):
     prediction: Unsupported = None
     prompt_cache_options: Unsupported = None
     prompt_cache_retention: Unsupported = None
-    verbosity: Unsupported = None
+    verbosity: Literal["medium"] | None = None  # the usual one, which is as much as a model says
     web_search_options: Unsupported = None
 
     @model_validator(mode="after")

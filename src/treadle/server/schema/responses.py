@@ -89,7 +89,7 @@ class TextConfig(Body):
     """How the text of the answer is to be."""
 
     format: TextFormat | None = None
-    verbosity: Unsupported = None
+    verbosity: Literal["medium"] | None = None  # the usual one, which is as much as a model says
 
 
 class ReasoningConfig(Body):
