@@ -15,7 +15,7 @@ from statistics import median
 
 from treadle.config import Settings
 from treadle.engine.execution_plan import plan_execution, plan_threads_of
-from treadle.engine.load import view_machine
+from treadle.engine.outset import view_machine
 from treadle.engine.runner import NativeRunner
 from treadle.engine.step_bench import StepBench
 from treadle.models.gguf import ModelFile

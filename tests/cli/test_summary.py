@@ -10,7 +10,7 @@ import pytest
 
 from treadle.cli.summary import closing_line
 from treadle.engine.bandwidth_record import keep_bandwidth, known_bandwidth
-from treadle.engine.load import view_machine
+from treadle.engine.outset import view_machine
 from treadle.hardware.machine_speed import MachineSpeed
 
 SPEED = MachineSpeed(50e9, 2000e9)

@@ -11,7 +11,7 @@ import pytest
 from treadle.engine import bandwidth_record
 from treadle.engine.bandwidth_record import keep_bandwidth, known_bandwidth
 from treadle.engine.execution_plan import MachineView
-from treadle.engine.load import view_machine
+from treadle.engine.outset import view_machine
 from treadle.hardware.machine_speed import MachineSpeed
 
 

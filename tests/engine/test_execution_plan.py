@@ -14,7 +14,7 @@ from oracles.tiny_model import TinyModel
 from treadle import LLM, SamplingParams, UsageError
 from treadle.config import Settings
 from treadle.engine.execution_plan import ExecutionPlan, MachineView, plan_execution
-from treadle.engine.load import plan_model
+from treadle.engine.outset import plan_model
 from treadle.hardware.cores import Core
 from treadle.hardware.limits import CpuQuota
 from treadle.hardware.memory import HugePages, MemoryBudget

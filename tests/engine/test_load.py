@@ -17,6 +17,7 @@ from oracles.tiny_model import TinyModel
 from patience import PATIENCE_SECONDS
 from treadle import LLM, CapacityError, ModelFileError, SamplingParams, UsageError
 from treadle.engine import load as load_module
+from treadle.engine import outset
 from treadle.engine.runner import NativeRunner
 from treadle.hardware.memory import MemoryBudget
 
@@ -114,7 +115,7 @@ def test_how_requests_share_steps_can_be_chosen(tiny_path: Path) -> None:
 
 def test_what_does_not_fit_is_refused_before_loading(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NativeRunner, "load", lambda *_, **__: pytest.fail("weights were loaded"))
-    monkeypatch.setattr(load_module, "memory_budget", lambda: MemoryBudget(10**6, 10**6, "a limit of a test"))
+    monkeypatch.setattr(outset, "memory_budget", lambda: MemoryBudget(10**6, 10**6, "a limit of a test"))
     with pytest.raises(CapacityError, match=r"tiny needs \d+ MB to load .* may use 1 MB \(a limit of a test\)"):
         LLM(tiny_path)
 

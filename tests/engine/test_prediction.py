@@ -132,7 +132,7 @@ def test_formats_that_take_more_instructions_are_slower_where_compute_counts() -
 @pytest.mark.usefixtures("_measured")
 def test_a_model_that_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
     budget = MemoryBudget(3 * GIB, 3 * GIB, "a test")
-    monkeypatch.setattr(sys.modules["treadle.engine.load"], "memory_budget", lambda: budget)
+    monkeypatch.setattr(sys.modules["treadle.engine.outset"], "memory_budget", lambda: budget)
     assert list(look_ahead("qwen2.5:1.5b").predictions) == ["Q4_K_M"]
     found = look_ahead("qwen2.5:3b", ["Q4_K_M", "Q8_0"]).predictions
     assert found["Q4_K_M"] is not None and found["Q8_0"] is None

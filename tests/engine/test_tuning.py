@@ -12,7 +12,7 @@ import pytest
 from oracles.tiny_model import TinyModel
 from treadle.config import Settings
 from treadle.engine.execution_plan import MachineView
-from treadle.engine.load import plan_model, view_machine
+from treadle.engine.outset import plan_model, view_machine
 from treadle.engine.tune import Trial, _fastest, _for_prompts, _ways, tune
 from treadle.engine.tuning import Tuning, apply_tuning, describe_setup, forget_tuning, prepare_record, save_tuning
 from treadle.errors import UsageError

@@ -19,10 +19,9 @@ from oracles.tiny_model import TinyModel
 from treadle import LLM, SamplingParams, UsageError, _native
 from treadle.config import Settings
 from treadle.engine.batching import Batching
-from treadle.engine.choose import NATIVE, EngineChoice
 from treadle.engine.execution_plan import MachineView, plan_execution
-from treadle.engine.load import view_machine
 from treadle.engine.open_runner import suit_settings
+from treadle.engine.outset import view_machine
 from treadle.errors import CapacityError
 from treadle.hardware.numa import NumaNode
 from treadle.models.gguf import ModelFile
@@ -120,7 +119,7 @@ def test_a_model_runs_from_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     params = SamplingParams(temperature=0, max_tokens=8)
     with LLM(path) as llm:
         expected = llm.generate("Say it.", params).text
-    monkeypatch.setattr(sys.modules["treadle.engine.load"], "view_machine", lambda *_: two_nodes(GIB))
+    monkeypatch.setattr(sys.modules["treadle.engine.outset"], "view_machine", lambda *_: two_nodes(GIB))
     with LLM(path, numa="replicated") as llm:
         assert llm.report.plan.placement.policy == "replicated"
         assert llm.report.weight_bytes > 2 * HUGE_PAGE - 1
@@ -129,9 +128,8 @@ def test_a_model_runs_from_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_llama_cpp_has_no_copies() -> None:
     settings = Settings(Path("/nowhere"))
-    choice, batching = EngineChoice("llamacpp"), Batching()
+    batching = Batching()
     with pytest.raises(UsageError, match="numa: copies of the weights are for the native core"):
-        suit_settings(settings.override(numa="replicated"), choice, batching)
+        suit_settings(settings.override(numa="replicated"), batching)
     asked_elsewhere = settings.fill("treadle.toml", numa="replicated")
-    assert suit_settings(asked_elsewhere, choice, batching).numa == "interleave"
-    assert suit_settings(asked_elsewhere, NATIVE, batching).numa == "replicated"
+    assert suit_settings(asked_elsewhere, batching).numa == "interleave"

@@ -147,7 +147,7 @@ def test_ratios_come_from_counts_of_the_same_moments(fake_root: FakeRoot) -> Non
     with open_counters([7], kernel=kernel, root=fake_root(machine(7))) as counters:
         leaders = [opened.group for opened in kernel.opened.values() if opened.group != -1]
         assert [kernel.opened[leader].config for leader in leaders] == [0, 2]  # cycles, cache references
-        assert counters.read().instructions_per_cycle == 1.0
+        assert counters.read().ratio("instructions", "cycles") == 1.0
     # One that has too few counters for both takes turns.
     kernel = FakeKernel(lambda opened: errno.EINVAL if opened.group != -1 else 0)
     with open_counters([7], kernel=kernel, root=fake_root(machine(7))) as counters:
@@ -173,13 +173,13 @@ def test_differences_are_scaled_by_the_time_between_the_readings() -> None:
     after = counts(a=Reading(1600, 140, 30), c=Reading(5, 3, 3))
     assert after.minus(before)["cycles"] == Count(600 * 40 // 20 + 5, None, is_scaled=True)
     assert after["instructions"] == Count(None, "no")
-    assert after.instructions_per_cycle is None
+    assert after.ratio("instructions", "cycles") is None
     rates = Counts(
         {"instructions": {0: Reading(2000)}, "cycles": {0: Reading(0)}, "cache_misses": {0: Reading(3)}},
         dict.fromkeys(EVENTS, "no"),
     )
-    assert rates.per_1000_instructions("cache_misses") == 1.5
-    assert rates.instructions_per_cycle is None
+    assert rates.ratio("cache_misses", "instructions") == 0.0015
+    assert rates.ratio("instructions", "cycles") is None
 
 
 def test_each_kind_of_core_has_a_counter_of_its_own(fake_root: FakeRoot) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from treadle.agents.result import AgentResult
     from treadle.agents.tool import Tool
     from treadle.engine.contract import AsyncEngine
-    from treadle.engine.load import PlanOptions
+    from treadle.engine.outset import PlanOptions
     from treadle.engine.sampling import SamplingParams
     from treadle.hardware.cpu_share import CpuShare
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from treadle.config import Settings
 from treadle.engine.bandwidth_record import keep_bandwidth
-from treadle.engine.load import view_machine
+from treadle.engine.outset import view_machine
 
 if TYPE_CHECKING:
     from treadle.hardware.machine_speed import MachineSpeed

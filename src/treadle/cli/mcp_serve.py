@@ -9,7 +9,6 @@ import asyncio
 import os
 import signal
 from contextlib import AsyncExitStack, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,11 +16,11 @@ import typer
 from treadle.cli import options
 from treadle.cli.console import console
 from treadle.cli.loading import open_async_model
+from treadle.cli.named_models import named_models
 from treadle.cli.option_groups import ConsoleOptions, EngineOptions, expand_groups
-from treadle.errors import UsageError
 
 if TYPE_CHECKING:
-    from treadle.engine.load import PlanOptions
+    from treadle.engine.outset import PlanOptions
 
 __all__ = ["register"]
 
@@ -53,21 +52,11 @@ def mcp_serve(
     The tools are list_models, chat, generate and, of models in this process, embed. An MCP client starts the command
     and ends it by closing its stdin. It listens on no port.
     """
-    asyncio.run(_serve(_sources(models), engine.as_arguments(), max_answer_tokens, request_timeout))
-
-
-def _sources(models: list[str] | None) -> dict[str, str]:
-    sources: dict[str, str] = {}
-    for model in models or [options.DEFAULT_MODEL]:
-        name, separator, source = model.partition("=")
-        if not separator or "/" in name:
-            name, source = Path(model).name.removesuffix(".gguf"), model
-        if not name or not source:
-            raise UsageError(f"{model!r}: expected MODEL or NAME=MODEL")
-        if name in sources:
-            raise UsageError(f"two models are called {name}", hint="give one of them another name: NAME=MODEL")
-        sources[name] = source
-    return sources
+    asyncio.run(
+        _serve(
+            named_models(models or [options.DEFAULT_MODEL]), engine.as_arguments(), max_answer_tokens, request_timeout
+        )
+    )
 
 
 async def _serve(sources: dict[str, str], load: PlanOptions, max_answer_tokens: int, request_timeout: float) -> None:

@@ -15,7 +15,7 @@ from treadle.cli import options
 from treadle.engine.sampling import SamplingParams
 
 if TYPE_CHECKING:
-    from treadle.engine.load import PlanOptions
+    from treadle.engine.outset import PlanOptions
 
 __all__ = ["ConsoleOptions", "EngineOptions", "PlacementOptions", "SamplingOptions", "expand_groups"]
 

@@ -15,12 +15,12 @@ import typer
 from treadle.cli import options
 from treadle.cli.adapters import read_adapters
 from treadle.cli.console import console
+from treadle.cli.named_models import named_models
 from treadle.cli.option_groups import ConsoleOptions, EngineOptions, expand_groups
 from treadle.config import Settings, parse_bytes
 from treadle.engine.batching import DEFAULT_SLOWDOWN
 from treadle.engine.memory_plan import MAX_NUM_REQUESTS
 from treadle.engine.open_engine import find_engine_url
-from treadle.engine.remote.address import is_engine_url, parse_address
 from treadle.errors import UsageError
 
 if TYPE_CHECKING:
@@ -238,23 +238,6 @@ def _usual_disk_cache() -> str | None:
 
 
 def _sources(models: list[str] | None, engine: str | None) -> dict[str, str]:
-    """Return what to load by the name clients use: the one given, else the model's own without folder and ending."""
     elsewhere = find_engine_url(None, engine)
-    sources: dict[str, str] = {}
-    for model in models or ([elsewhere[0]] if elsewhere is not None else [options.DEFAULT_MODEL]):
-        name, separator, source = ("", "", model) if is_engine_url(model) else model.partition("=")
-        if not separator:
-            name, source = _usual_name(model, is_elsewhere=elsewhere is not None), model
-        if not name or not source:
-            raise UsageError(f"{model!r}: expected MODEL or NAME=MODEL")
-        if name in sources:
-            raise UsageError(f"two models are called {name}", hint="give one of them another name: NAME=MODEL")
-        sources[name] = source
-    return sources
-
-
-def _usual_name(model: str, *, is_elsewhere: bool) -> str:
-    if is_engine_url(model):
-        address = parse_address(model)
-        return address.model or address.host
-    return model if is_elsewhere else Path(model).name.removesuffix(".gguf")
+    usual = options.DEFAULT_MODEL if elsewhere is None else elsewhere[0]
+    return named_models(models or [usual], are_elsewhere=elsewhere is not None)

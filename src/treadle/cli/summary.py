@@ -72,7 +72,7 @@ def _share_of_limit(completion: Completion, report: LoadReport, rate: float) -> 
     Nothing for weights that come from the caches, which have no part in it.
     """
     from treadle.engine.bandwidth_record import keep_bandwidth, known_bandwidth  # noqa: PLC0415  nobody waits by now
-    from treadle.engine.load import view_machine  # noqa: PLC0415
+    from treadle.engine.outset import view_machine  # noqa: PLC0415
     from treadle.hardware.machine_speed import measure_speed  # noqa: PLC0415
 
     home, machine, cpus = Settings.from_environment().home, view_machine(), report.thread_plan.cpus

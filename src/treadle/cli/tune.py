@@ -41,7 +41,7 @@ def tune(
     It holds until the machine changes: processor, cores, CPU quota, kernel or version of Treadle. Nothing else should
     run meanwhile. What is set by TREADLE_* variables or `treadle.toml` is not tried, and wins over what is found.
     """
-    from treadle.engine.load import read_settings, view_machine  # noqa: PLC0415  loads the native core
+    from treadle.engine.outset import read_settings, view_machine  # noqa: PLC0415  loads the native core
     from treadle.engine.tune import tune as measure  # noqa: PLC0415
     from treadle.engine.tuning import forget_tuning, prepare_record, save_tuning  # noqa: PLC0415
     from treadle.models.gguf import ModelFile  # noqa: PLC0415

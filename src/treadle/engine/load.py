@@ -10,30 +10,29 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from treadle.config import Settings
 from treadle.engine.adapters import MAX_NUM_ADAPTERS
 from treadle.engine.batching import DEFAULT_SLOWDOWN, Batching
-from treadle.engine.choose import NATIVE, EngineChoice, choose_engine
+from treadle.engine.choose import NATIVE, EngineChoice
 from treadle.engine.embedding import Pooling, default_pooling
-from treadle.engine.execution_plan import ExecutionPlan, MachineView, plan_execution, plan_threads_of
+from treadle.engine.execution_plan import ExecutionPlan, plan_threads_of
 from treadle.engine.file_digest import FileStamp, stamp_files
 from treadle.engine.memory_plan import KV_BLOCK_TOKENS, MAX_NUM_REQUESTS, MemoryPlan
-from treadle.engine.open_runner import open_runner, suit_settings
+from treadle.engine.open_runner import open_runner
 from treadle.engine.open_store import open_block_stores
+from treadle.engine.outset import Outset, PlanOptions, read_settings, set_out, view_machine
 from treadle.engine.runner import CORE_PATH, NativeRunner
 from treadle.engine.shared_cores import LendingRunner, SharedCores
 from treadle.engine.step_work import StepWork, work_of
 from treadle.engine.thread_watch import ThreadWatch
-from treadle.engine.tuning import apply_tuning
-from treadle.hardware.limits import cpu_quota
-from treadle.hardware.memory import memlock_limit_bytes, memory_budget, read_huge_pages, set_huge_pages
+from treadle.hardware.memory import memlock_limit_bytes, set_huge_pages
 from treadle.hardware.plan import ThreadPlan
 from treadle.hardware.topology import read_topology
 from treadle.models.gguf import ModelFile
@@ -53,34 +52,8 @@ __all__ = [
     "LoadOptions",
     "LoadReport",
     "LoadedModel",
-    "PlanOptions",
     "load_model",
-    "plan_model",
-    "read_settings",
-    "view_machine",
 ]
-
-
-class PlanOptions(TypedDict, total=False):
-    """How a model is to run: the arguments that ``LLM`` explains."""
-
-    context: int | None
-    memory: int | str | None
-    ram_cache: int | str | None
-    disk_cache: int | str | None
-    adapter_memory: int | str | None
-    max_adapters: int | None
-    kv_type: str | None
-    isa: str | None
-    threads: int | None
-    prompt_threads: int | None
-    reserve_cores: int | None
-    pin: bool | None
-    numa: str | None
-    huge_pages: bool | None
-    adapt: bool | None
-    mlock: bool | None
-    engine: str | None
 
 
 class LoadOptions(PlanOptions, total=False):
@@ -152,26 +125,12 @@ def load_model(
 ) -> LoadedModel:
     """Load a model; the arguments are those of ``LLM``."""
     started = time.perf_counter()
-    batching = Batching(max_num_requests, slowdown)
-    settings = read_settings(options)
-    file = ModelFile.open(resolve_model(model))
+    outset = set_out(ModelFile.open(resolve_model(model)), read_settings(options), Batching(max_num_requests, slowdown))
+    file, settings, batching = outset.file, outset.settings, outset.batching
     stamp = _stamp(file)
-    choice = choose_engine(file, settings.engine)
-    if file.is_encoder and choice.name == "native":
-        batching = batching.for_texts()
-    settings = suit_settings(settings, choice, batching)
-    machine = view_machine()
-    if choice.name == "native":
-        settings = apply_tuning(settings, file, machine)
-    plan = plan_execution(
-        file,
-        settings,
-        machine,
-        max_num_requests=batching.max_num_requests,
-        frees_windows=choice.name == "native",
-    )
+    plan = outset.plan()
     set_huge_pages(plan.huge_pages)
-    opener = partial(open_runner, file, choice, isa=settings.isa, plan=plan, batching=batching)
+    opener = partial(open_runner, file, outset.choice, isa=settings.isa, plan=plan, batching=batching)
     tokenizer, template, runner = _load_parts(file, opener, progress)
     if plan.locks_memory:
         _lock_memory(runner, plan.memory)
@@ -188,7 +147,16 @@ def load_model(
         disk_bytes=settings.disk_cache_bytes,
         buffer_bytes=plan.memory.disk_buffer_bytes,
     )
-    report = LoadReport(
+    report = _report(outset, plan, runner, template, time.perf_counter() - started)
+    loaded = LoadedModel(tokenizer, template, runner, report, block_stores, bool(block_memories))
+    return _adapting(loaded, settings, plan) if plan.adapts else loaded
+
+
+def _report(
+    outset: Outset, plan: ExecutionPlan, runner: ModelRunner, template: ChatTemplate | None, load_seconds: float
+) -> LoadReport:
+    file = outset.file
+    return LoadReport(
         path=file.path,
         name=file.name,
         architecture=file.architecture,
@@ -196,18 +164,16 @@ def load_model(
         weight_bytes=runner.weight_bytes,
         decode_bytes=runner.decode_bytes,
         plan=plan,
-        load_seconds=time.perf_counter() - started,
-        disk_cache_bytes=settings.disk_cache_bytes,
-        batching=batching,
+        load_seconds=load_seconds,
+        disk_cache_bytes=outset.settings.disk_cache_bytes,
+        batching=outset.batching,
         work=work_of(file, weight_bytes=runner.decode_bytes, kv_type=plan.memory.kv_type),
-        engine=choice,
-        max_adapters=settings.max_adapters or MAX_NUM_ADAPTERS,
+        engine=outset.choice,
+        max_adapters=outset.settings.max_adapters or MAX_NUM_ADAPTERS,
         pooling=default_pooling(file.metadata, file.architecture, is_encoder=file.is_encoder),
         embeds_only=file.is_encoder,
         reasons=template is not None and find_reasoning(template.source) is not None,
     )
-    loaded = LoadedModel(tokenizer, template, runner, report, block_stores, bool(block_memories))
-    return _adapting(loaded, settings, plan) if plan.adapts else loaded
 
 
 def _adapting(loaded: LoadedModel, settings: Settings, plan: ExecutionPlan) -> LoadedModel:
@@ -218,38 +184,6 @@ def _adapting(loaded: LoadedModel, settings: Settings, plan: ExecutionPlan) -> L
         lending, threads, replan=lambda cpus: plan_threads_of(settings, view_machine(cpus), plan.placement)
     )
     return replace(loaded, watch=watch, cores=lending.cores)
-
-
-def plan_model(model: str | Path, **options: Unpack[PlanOptions]) -> ExecutionPlan:
-    """Return how a model on this machine would run, without loading its weights; raises as ``LLM`` does."""
-    file, settings, machine = ModelFile.open(resolve_model(model, pull=False)), read_settings(options), view_machine()
-    batching = Batching()
-    is_native = choose_engine(file, settings.engine).name == "native"
-    if is_native:
-        settings = apply_tuning(settings, file, machine)
-        batching = batching.for_texts() if file.is_encoder else batching
-    return plan_execution(file, settings, machine, max_num_requests=batching.max_num_requests, frees_windows=is_native)
-
-
-def usual_memory_bytes(model: str | Path, **options: Unpack[PlanOptions]) -> int:
-    """Return how much memory a model takes where it is not told how much there is for it; raises as ``LLM`` does."""
-    file, settings, machine = ModelFile.open(resolve_model(model)), read_settings(options), view_machine()
-    memory = plan_execution(file, replace(settings, memory_bytes=None), machine).memory
-    caches_bytes = memory.ram_cache_bytes + memory.disk_buffer_bytes + settings.adapter_memory_bytes
-    return memory.weight_bytes + memory.kv_bytes + memory.scratch_bytes + caches_bytes
-
-
-def read_settings(options: PlanOptions) -> Settings:
-    """Return the settings of the environment, with the options that were given in the stead of theirs."""
-    unknown = options.keys() - PlanOptions.__annotations__.keys()
-    if unknown:
-        raise TypeError(f"a model is loaded without the argument {min(unknown)!r}")
-    return Settings.from_environment().override(**options)
-
-
-def view_machine(affinity: Collection[int] = ()) -> MachineView:
-    """Return what of this machine a plan depends on, as it is now."""
-    return MachineView(read_topology(affinity=affinity), cpu_quota(Path("/")), memory_budget(), read_huge_pages())
 
 
 def _stamp(file: ModelFile) -> FileStamp | None:

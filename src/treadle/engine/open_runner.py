@@ -29,14 +29,12 @@ __all__ = ["open_runner", "suit_settings"]
 _log = logging.getLogger("treadle.engine")
 
 
-def suit_settings(settings: Settings, choice: EngineChoice, batching: Batching) -> Settings:
-    """Return what of the settings holds for an engine.
+def suit_settings(settings: Settings, batching: Batching) -> Settings:
+    """Return what of the settings holds for an engine other than the native one.
 
     Raises:
         UsageError: One was asked for that the engine has no use of, or cannot keep to.
     """
-    if choice.name == "native":
-        return settings
     if batching.max_num_requests > MAX_NUM_REQUESTS:
         raise UsageError(
             f"max_num_requests: llama.cpp computes at most {MAX_NUM_REQUESTS} together, found "
@@ -48,7 +46,7 @@ def suit_settings(settings: Settings, choice: EngineChoice, batching: Batching) 
         raise UsageError("numa: copies of the weights are for the native core, and this model runs through llama.cpp")
     if settings.ram_cache_bytes:
         text = "ram_cache is not used: llama.cpp keeps no KV blocks beyond its own"
-        warnings.warn(text, RuntimeWarning, stacklevel=4)
+        warnings.warn(text, RuntimeWarning, stacklevel=5)
     sources = {**settings.sources, "pin": "llama.cpp"}
     numa = "interleave" if settings.numa == "replicated" else settings.numa
     return replace(settings, ram_cache_bytes=0, disk_cache_bytes=0, pin=False, numa=numa, sources=sources)

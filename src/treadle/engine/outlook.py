@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from treadle.engine.choose import choose_engine
 from treadle.engine.execution_plan import ExecutionPlan, MachineView, plan_execution
-from treadle.engine.load import PlanOptions, plan_model, read_settings, view_machine
+from treadle.engine.outset import PlanOptions, plan_model, read_settings, view_machine
 from treadle.engine.prediction import Prediction, predict
 from treadle.errors import CapacityError
 from treadle.hardware.roofline import Roofline, measure_roofline

@@ -149,16 +149,6 @@ class Counts:
             readings[event] = {key: now.minus(before.get(key, Reading(0))) for key, now in threads.items()}
         return Counts(readings, self._why_not)
 
-    @property
-    def instructions_per_cycle(self) -> float | None:
-        """How many instructions a cycle completed."""
-        return self.ratio("instructions", "cycles")
-
-    def per_1000_instructions(self, event: Event) -> float | None:
-        """Return how often an event came in 1000 instructions."""
-        ratio = self.ratio(event, "instructions")
-        return None if ratio is None else 1000 * ratio
-
     def ratio(self, event: Event, base: Event) -> float | None:
         """Return an event's count per count of another one; None where either is unknown or the other is 0."""
         value, per = self[event].value, self[base].value

@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, cast
 
-from treadle.engine.load import LoadOptions, PlanOptions, read_settings, usual_memory_bytes
+from treadle.engine.load import LoadOptions
+from treadle.engine.outset import PlanOptions, read_settings, usual_memory_bytes
 from treadle.engine.remote.address import is_engine_url
 from treadle.errors import CapacityError
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from treadle.engine.choose import choose_engine
 from treadle.engine.embedding import check_answers
 from treadle.engine.execution_plan import plan_execution
-from treadle.engine.load import read_settings, view_machine
 from treadle.engine.memory_plan import MAX_BATCH_TOKENS
+from treadle.engine.outset import read_settings, view_machine
 from treadle.engine.profile.cell_meter import Work
 from treadle.engine.profile.profiler import Profiler
 from treadle.engine.tuning import apply_tuning
@@ -25,7 +25,7 @@ from treadle.models.store import resolve_model
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from treadle.engine.load import PlanOptions
+    from treadle.engine.outset import PlanOptions
     from treadle.engine.profile.record import ProfileRecord
 
 __all__ = ["DEFAULT_CONTEXT", "DEFAULT_PROMPTS", "DEFAULT_STREAMS", "profile", "works_of"]
