@@ -61,7 +61,7 @@ def seeded(architecture: str, shape: dict[str, int], **formats: Any) -> TinyMode
         same = {"num_kv_heads": shape["num_heads"], "expert_feed_forward_size": shape["feed_forward_size"]}
         shape = {**shape, **same}
     # Where both ends are tied always, a matrix of their own for logits is refused; elsewhere it may be demanded.
-    tied = architecture.startswith("gemma")
+    tied = architecture.startswith(("gemma", "cohere", "command"))
     return TinyModel(architecture=architecture, context_length=CONTEXT, tied=tied, **shape, **formats)
 
 

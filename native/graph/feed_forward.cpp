@@ -17,6 +17,22 @@ void clamp_for_silu(float* gate, float* up, int64_t num_values) {
     }
 }
 
+void square_relu(float* values, int64_t num_values) {
+    for (int64_t i = 0; i < num_values; ++i) {
+        const float positive = std::max(values[i], 0.0f);
+        values[i] = positive * positive;
+    }
+}
+
+void apply_xielu(const Xielu& xielu, float* values, int64_t num_values) {
+    for (int64_t i = 0; i < num_values; ++i) {
+        const float x = values[i];
+        const float above = xielu.positive * x * x;
+        const float below = (exp_f32(std::min(x, xielu.epsilon)) - 1.0f - x) * xielu.negative;
+        values[i] = (x > 0.0f ? above : below) + xielu.beta * x;
+    }
+}
+
 constexpr auto kOnes = [] {
     std::array<float, kMaxTile * kPanelRows> ones;
     ones.fill(1.0f);
@@ -30,6 +46,13 @@ void Runtime::Impl::activate(float* gate, float* up, int64_t num_values) const {
     const Activation activation = model_->config().activation;
     if (activation == Activation::kClampedSilu) clamp_for_silu(gate, up, num_values);
     (activation == Activation::kGelu ? kernels.gelu_mul : kernels.silu_mul)(gate, up, num_values, gate);
+}
+
+void Runtime::Impl::activate_ungated(const LayerConfig& layer, float* values, int64_t num_values) const {
+    const Activation activation = model_->config().activation;
+    if (activation == Activation::kSquaredRelu) return square_relu(values, num_values);
+    if (activation == Activation::kXielu) return apply_xielu(layer.xielu, values, num_values);
+    model_->kernels().gelu_mul(values, kOnes.data(), num_values, values);
 }
 
 void Runtime::Impl::gate_up_panels(int worker, const FeedForward& weights, int64_t low, int64_t high,
@@ -83,8 +106,8 @@ void Runtime::Impl::multiply_gated(int worker, const LayerWeights& layer) {
     timers_.lap(worker, Operator::kGateUp, [&] { return product_work({&weights.gate, &weights.up}, num_rows_); });
 }
 
-// GELU of what `up` gives.
-void Runtime::Impl::multiply_ungated(int worker, const LayerWeights& layer) {
+void Runtime::Impl::multiply_ungated(int worker, int32_t index) {
+    const LayerWeights& layer = model_->layers()[index];
     const FeedForward& weights = layer.feed_forward;
     const int64_t columns = weights.up.columns;
     quantise(worker, num_rows_, columns, {&weights.up},
@@ -93,7 +116,7 @@ void Runtime::Impl::multiply_ungated(int worker, const LayerWeights& layer) {
     multiply(worker, {&weights.up}, num_rows_,
              [&](const Matrix& up, int64_t row, int64_t rows, int64_t token, int64_t num_tokens, float* out) {
                  if (weights.up_bias) add_bias(weights.up_bias + row, rows, num_tokens, out);
-                 model_->kernels().gelu_mul(out, kOnes.data(), num_tokens * kPanelRows, out);
+                 activate_ungated(model_->config().layers[index], out, num_tokens * kPanelRows);
                  for (int64_t t = 0; t < num_tokens; ++t) {
                      std::memcpy(gated_ + (token + t) * up.rows + row, out + t * kPanelRows,
                                  static_cast<size_t>(rows) * sizeof(float));
@@ -102,12 +125,14 @@ void Runtime::Impl::multiply_ungated(int worker, const LayerWeights& layer) {
     timers_.lap(worker, Operator::kGateUp, [&] { return product_work({&weights.up}, num_rows_); });
 }
 
-void Runtime::Impl::feed_forward_block(int worker, const LayerWeights& layer) {
+void Runtime::Impl::feed_forward_block(int worker, int32_t index) {
+    const LayerWeights& layer = model_->layers()[index];
+    if (!layer.mixture.experts.empty()) return experts_block(worker, layer);
     const Matrix& down = layer.feed_forward.down;
     if (layer.feed_forward.gate.rows > 0) {
         multiply_gated(worker, layer);
     } else {
-        multiply_ungated(worker, layer);
+        multiply_ungated(worker, index);
     }
     quantise(worker, num_rows_, down.columns, {&down}, [&](int64_t row) { return gated_ + row * down.columns; });
     multiply_into_residual(worker, down, layer.feed_forward.down_bias, layer.post_feed_forward_norm);

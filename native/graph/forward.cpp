@@ -172,6 +172,7 @@ void Runtime::Impl::logits_and_samples(int worker) {
 
 void Runtime::Impl::forward(int worker) {
     const int32_t last = model_->config().num_layers - 1;
+    const bool is_parallel = model_->config().parallel_halves;
     timers_.lap(worker, Operator::kStart);
     find_copy(worker);
     embed(worker);
@@ -183,12 +184,10 @@ void Runtime::Impl::forward(int worker) {
         attention_.run(pool_, worker, index, query_, attended_);
         timers_.lap(worker, Operator::kAttention, [&] { return attention_.work(index); });
         if (index == last) keep_rows(worker);
+        // Attention is done with the residual, so a feed-forward that reads the same goes first.
+        if (is_parallel) feed_forward_block(worker, index);
         attention_output(worker, layer);
-        if (layer.mixture.experts.empty()) {
-            feed_forward_block(worker, layer);
-        } else {
-            experts_block(worker, layer);
-        }
+        if (!is_parallel) feed_forward_block(worker, index);
     }
     if (input_.num_state_sums > 0) add_states(worker);
     logits_and_samples(worker);

@@ -55,7 +55,7 @@ void Runtime::Impl::multiply_into_residual(int worker, const Matrix& matrix, con
 void Runtime::Impl::add_normalised(int worker, const float* norm) {
     const ModelConfig& config = model_->config();
     pool_.share(worker, num_rows_, 1, [&](int64_t row, int64_t) {
-        const float* added = normalised(worker, branch_ + row * config.hidden_size, norm);
+        const float* added = normalised(worker, branch_ + row * config.hidden_size, {norm, nullptr});
         float* target = residual_ + row * config.hidden_size;
         for (int32_t d = 0; d < config.hidden_size; ++d) target[d] += config.residual_scale * added[d];
     });
@@ -76,11 +76,11 @@ const Activations& Runtime::Impl::activations(int worker, int64_t num_rows) cons
     return num_rows <= kRepeatedTokens ? worker_activations_[static_cast<size_t>(worker)] : shared_activations_;
 }
 
-const float* Runtime::Impl::normalised(int worker, const float* row, const float* norm) {
-    if (norm == nullptr) return row;
+const float* Runtime::Impl::normalised(int worker, const float* row, const Norm& norm) {
+    if (norm.weight == nullptr) return row;
     const ModelConfig& config = model_->config();
     float* scratch = worker_rows_ + static_cast<int64_t>(worker) * config.hidden_size;
-    normalise(row, {norm, nullptr}, scratch);
+    normalise(row, norm, scratch);
     return scratch;
 }
 

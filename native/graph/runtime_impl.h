@@ -49,9 +49,9 @@ class Runtime::Impl {
     void project_and_store(int worker, int32_t layer);
     void keep_rows(int worker);
     void attention_output(int worker, const LayerWeights& layer);
-    void feed_forward_block(int worker, const LayerWeights& layer);
+    void feed_forward_block(int worker, int32_t layer);
     void multiply_gated(int worker, const LayerWeights& layer);
-    void multiply_ungated(int worker, const LayerWeights& layer);
+    void multiply_ungated(int worker, int32_t layer);
     void experts_block(int worker, const LayerWeights& layer);
     void add_states(int worker);
     void add_projected_states(int worker);
@@ -66,7 +66,7 @@ class Runtime::Impl {
     // Writes a row of so many columns into its place in a tile, in every format that the consumers want.
     void quantise_row(const ActTile& tile, int32_t token, const float* values, int64_t num_columns,
                       std::initializer_list<const Matrix*> consumers) const;
-    const float* normalised(int worker, const float* row, const float* norm);
+    const float* normalised(int worker, const float* row, const Norm& norm);
     void normalise(const float* row, const Norm& norm, float* out) const;
     void normalise_residual(int worker, const Norm& norm);
     const Activations& activations(int worker, int64_t num_rows) const;
@@ -96,6 +96,7 @@ class Runtime::Impl {
     void gate_up_panels(int worker, const FeedForward& weights, int64_t low, int64_t high, const TilePlan& tiles,
                         const Activations& inputs, float* out) const;
     void activate(float* gate, float* up, int64_t num_values) const;
+    void activate_ungated(const LayerConfig& layer, float* values, int64_t num_values) const;
 
     // Adapters: A times the rows of each, and what comes of that in a tile of one panel's outputs.
     void multiply_a(int worker, std::initializer_list<const Matrix*> matrices, int64_t num_rows);

@@ -71,6 +71,17 @@ def test_quantised_architectures(tmp_path: Path, architecture: str) -> None:
         ),
         pytest.param("gemma3", {"rope.scaling.type": "linear", "rope.scaling.factor": 8.0}, id="only-global-scaled"),
         pytest.param("llama", {"rope.scale_linear": 4.0, "attention.scale": 0.1}, id="older-keys"),
+        pytest.param("command-r", {"attention.layer_norm_epsilon": 0.1}, id="epsilon-of-layer-norms"),
+        pytest.param(
+            "apertus",
+            {
+                "xielu.alpha_n": [0.1, 0.5, 0.2, -0.3, 0.4, 0.8, 1.5],
+                "xielu.alpha_p": [0.9, 0.7, 0.1, -0.5, 0.3, 0.2, 0.6],
+                "xielu.beta": [0.5, 0.4, 0.6, 0.5, 0.7, 0.3, 0.5],
+                "xielu.eps": [-1e-6, -0.1, -1e-6, -0.2, -1e-6, -0.5, -1e-6],
+            },
+            id="xielu-of-each-layer",
+        ),
         pytest.param("phi3", {"rope.scaling.original_context_length": 1024}, id="short-factors"),
     ],
 )

@@ -24,13 +24,22 @@ class Architecture:
     """They follow the rotation."""
     projection_norms: bool = False
     """Norms of the whole query and key."""
+    layer_norms: bool = False
+    """Norms take away the mean first."""
+    norm_biases: bool = False
+    parallel: bool = False
+    """Attention and feed-forward read the same, and both are added."""
     pre_norms: bool = True
     """Norms of what attention and feed-forward read."""
     post_norms: bool = False
     """Norms of what they add to the residual."""
     post_norm_is_next: bool = False
     """What the file calls the norm after attention is the one before the feed-forward."""
+    ungated: Literal["gelu", "squared_relu", "xielu"] | None = None
+    """What the feed-forward has in the stead of a gate."""
     gelu: bool = False
+    multiplied_logits: bool = False
+    """The file has the scale of logits, not its inverse."""
     scaled_embedding: bool = False
     """By the root of the hidden size."""
     window_period: int = 0
@@ -63,6 +72,7 @@ class Architecture:
     clamped_gate: bool = False
     """gpt-oss's own gate: sigmoid(1.702 g) g (u + 1), with g at most 7 and u from -7 to 7."""
     output_bias: bool = False
+    feed_forward_biases: bool = False
     sinks: bool = False
     """Scores of a position without a value, one for each head."""
     keys: Mapping[str, Any] = field(default_factory=dict)
@@ -79,7 +89,16 @@ _SCALES = {"embedding_scale": 12.0, "residual_scale": 0.5, "logit_scale": 4.0}
 
 _WEIGHTED = {"leading_dense_block_count": 2, "expert_weights_scale": 2.5, "expert_weights_norm": True}
 
+_BIASED = {"layer_norms": True, "norm_biases": True, "qkv_bias": True}
+_PARALLEL = {"rope_halves": False, "layer_norms": True, "parallel": True, "multiplied_logits": True}
+
 ARCHITECTURES = {
+    "apertus": Architecture(
+        head_norms=True,
+        ungated="xielu",
+        keys={"xielu.alpha_n": 0.6, "xielu.alpha_p": 0.9, "xielu.beta": 0.5, "xielu.eps": -1e-6},
+    ),
+    "arcee": Architecture(rope_halves=False, ungated="squared_relu"),
     "bailingmoe": Architecture(
         rope_halves=False, num_experts=8, shared_expert="plain", shared_count=2, keys={"expert_weights_norm": True}
     ),
@@ -94,6 +113,16 @@ ARCHITECTURES = {
         shared_count=1,
         keys={**_WEIGHTED, "expert_gating_func": 2, "expert_group_count": 4, "expert_group_used_count": 2},
     ),
+    "chatglm": Architecture(
+        rope_halves=False, fused_qkv=True, qkv_bias=True, fused_gate_up=True, keys={"rope.dimension_count": 16}
+    ),
+    "cohere2": Architecture(
+        **_PARALLEL,
+        window_period=4,
+        no_rope_without_window=True,
+        keys={"attention.sliding_window": 24, "logit_scale": 0.25},
+    ),
+    "command-r": Architecture(**_PARALLEL, keys={"logit_scale": 0.25}),
     "deepseek": Architecture(
         rope_halves=False,
         num_experts=8,
@@ -183,6 +212,18 @@ ARCHITECTURES = {
     ),
     "internlm2": Architecture(rope_halves=False),
     "llama": Architecture(rope_halves=False, window_period=1),
+    "mellum": Architecture(
+        head_norms=True,
+        num_experts=8,
+        window_period=4,
+        window_rope="unscaled",
+        keys={
+            "attention.sliding_window": 24,
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 8.0,
+            "rope.scaling.original_context_length": 64,
+        },
+    ),
     "minicpm": Architecture(rope_halves=False, keys=_SCALES),
     "mistral3": Architecture(
         rope_halves=False,
@@ -193,6 +234,9 @@ ARCHITECTURES = {
             "rope.scaling.original_context_length": 64,
             "rope.scaling.yarn_log_multiplier": 1.0,
         },
+    ),
+    "nemotron": Architecture(
+        layer_norms=True, norm_biases=True, ungated="squared_relu", keys={"rope.dimension_count": 16}
     ),
     "olmo2": Architecture(
         projection_norms=True,
@@ -227,5 +271,7 @@ ARCHITECTURES = {
     "qwen3vl": Architecture(head_norms=True, keys={"rope.dimension_sections": [6, 5, 5, 0]}),
     "qwen3vlmoe": Architecture(head_norms=True, num_experts=8, keys={"rope.dimension_sections": [6, 5, 5, 0]}),
     "seed_oss": Architecture(qkv_bias=True, post_norm_is_next=True),
+    "stablelm": Architecture(**_BIASED, keys={"rope.dimension_count": 8}),
+    "starcoder2": Architecture(**_BIASED, output_bias=True, ungated="gelu", feed_forward_biases=True),
     "smollm3": Architecture(rope_halves=False, no_rope_period=4),
 }

@@ -54,7 +54,8 @@ class NumpyModel:
         self.num_kv_heads: int = self.hyperparameter("attention.head_count_kv", self.num_heads)
         hidden_size = self.hyperparameter("embedding_length")
         self.head_dim: int = self.hyperparameter("attention.key_length", hidden_size // self.num_heads)
-        self.norm_epsilon: float = self.hyperparameter("attention.layer_norm_rms_epsilon")
+        kind = "layer_norm" if self.kind.layer_norms else "layer_norm_rms"
+        self.norm_epsilon: float = self.hyperparameter(f"attention.{kind}_epsilon")
 
     def hyperparameter(self, key: str, default: Any = None, *, required: bool = True) -> Any:
         value = self.metadata.get(f"{self.architecture}.{key}", default)
@@ -70,7 +71,8 @@ class NumpyModel:
         """
         run = _Pass(self, sequences, activation_rounding, dtype)
         head = "output.weight" if "output.weight" in self.weights else "token_embd.weight"
-        logits = run.product(run.states(sequences), head) / run.scale("logit_scale")
+        logits = run.product(run.states(sequences), head)
+        logits = logits * run.scale("logit_scale") if self.kind.multiplied_logits else logits / run.scale("logit_scale")
         return run.split(soft_cap(logits, self.hyperparameter("final_logit_softcapping", 0.0)))
 
     def states(
@@ -110,12 +112,13 @@ class _Pass:
         residual_scale = self.scale("residual_scale")
         for layer in range(self.model.num_layers):
             block = f"blk.{layer}"
-            added = self.attention(layer, self.norm(hidden, f"{block}.attn_norm.weight"))
+            normed = self.norm(hidden, f"{block}.attn_norm.weight")
+            added = self.attention(layer, normed)
             post_norm, norm = (f"{block}.{name}.weight" for name in ("post_attention_norm", "ffn_norm"))
             if self.model.kind.post_norm_is_next:
                 post_norm, norm = "", post_norm
             hidden = hidden + self.norm(added, post_norm) * residual_scale
-            added = self.feed_forward(layer, self.norm(hidden, norm))
+            added = self.feed_forward(layer, normed if self.model.kind.parallel else self.norm(hidden, norm))
             hidden = hidden + self.norm(added, f"{block}.post_ffw_norm.weight") * residual_scale
         return self.norm(hidden, "output_norm.weight")
 
@@ -127,12 +130,16 @@ class _Pass:
         return [rows[span] for span in self.spans]
 
     def norm(self, x: Array, name: str) -> Array:
-        """RMSNorm (Zhang and Sennrich 2019), or x as it is if the model has no such norm."""
+        """RMSNorm (Zhang and Sennrich 2019), or LayerNorm (Ba et al. 2016), or x as it is if the model has no such norm."""
         if name not in self.model.weights:
             return x
+        if self.model.kind.layer_norms:
+            x = x - np.mean(x, axis=-1, keepdims=True)
         mean_square = np.mean(x * x, axis=-1, keepdims=True)
         weight = self.model.weights[name].values.astype(self.dtype)
-        return x / np.sqrt(mean_square + self.dtype(self.model.norm_epsilon)) * weight
+        out: Array = x / np.sqrt(mean_square + self.dtype(self.model.norm_epsilon)) * weight
+        bias = self.model.weights.get(name.removesuffix("weight") + "bias")
+        return out if bias is None else out + bias.values.astype(self.dtype)
 
     def product(self, x: Array, name: str, expert: int | None = None) -> Array:
         """x times a matrix, or times one of those stacked in a tensor, plus the bias that goes with it."""
@@ -234,8 +241,12 @@ class _Pass:
         return out
 
     def feed_forward(self, layer: int, x: Array) -> Array:
-        """SwiGLU or, with the tanh approximation of GELU, GeGLU (Shazeer 2020)."""
+        """SwiGLU or, with the tanh approximation of GELU, GeGLU (Shazeer 2020); or what there is without a gate."""
         block = f"blk.{layer}"
+        if self.model.kind.ungated:
+            return self.product(
+                self.ungated(layer, self.product(x, f"{block}.ffn_up.weight")), f"{block}.ffn_down.weight"
+            )
         if f"{block}.ffn_gate_inp.weight" in self.model.weights:
             return self.mixture(layer, x)
         if f"{block}.ffn_gate.weight" in self.model.weights:
@@ -244,12 +255,24 @@ class _Pass:
             gate, up = np.split(self.product(x, f"{block}.ffn_up.weight"), 2, axis=1)
         return self.product(self.gated(gate, up), f"{block}.ffn_down.weight")
 
+    def ungated(self, layer: int, up: Array) -> Array:
+        """GELU, a squared ReLU (So et al. 2021) or xIELU (Huang and Schlag 2024)."""
+        if self.model.kind.ungated == "gelu":
+            return tanh_gelu(up).astype(self.dtype)
+        if self.model.kind.ungated == "squared_relu":
+            return np.maximum(up, 0) ** 2
+        learnt = (self.model.metadata[f"xielu.{name}"] for name in ("alpha_p", "alpha_n", "beta", "eps"))
+        positive, negative, beta, epsilon = (value[layer] if isinstance(value, list) else value for value in learnt)
+        above = np.log1p(np.exp(positive)) * up**2
+        below = (np.expm1(np.minimum(up, epsilon)) - up) * (beta + np.log1p(np.exp(negative)))
+        return (np.where(up > 0, above, below) + beta * up).astype(self.dtype)
+
     def gated(self, gate: Array, up: Array) -> Array:
         if self.model.kind.clamped_gate:
             gate, up = np.minimum(gate, 7), np.clip(up, -7, 7) + 1
             active = gate / (1 + np.exp(-1.702 * gate))
         elif self.model.kind.gelu:
-            active = gate / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (gate + 0.044715 * gate**3)))
+            active = tanh_gelu(gate)
         else:
             active = gate / (1 + np.exp(-gate))
         return (active * up).astype(self.dtype)
@@ -292,6 +315,12 @@ class _Pass:
                 down /= (1 + np.exp(-weight))[:, None]
             out += down
         return out
+
+
+def tanh_gelu(x: Array) -> Array:
+    """GELU as Hendrycks and Gimpel (2016) approximate it."""
+    out: Array = x / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3)))
+    return out
 
 
 def without_groups(ranks: Array, num_groups: int, num_used: int) -> Array:

@@ -84,6 +84,8 @@ class TinyModel:
         for layer in range(self.num_layers):
             shapes |= {f"blk.{layer}.{name}": shape for name, shape in self.layer_shapes(layer).items()}
         shapes["output_norm.weight"] = (hidden,)
+        if ARCHITECTURES[self.architecture].norm_biases:
+            shapes["output_norm.bias"] = (hidden,)
         if not self.tied:
             shapes["output.weight"] = (len(vocabulary()), hidden)
         return shapes
@@ -103,7 +105,12 @@ class TinyModel:
         if self._num_experts == 0 or layer < kind.dense_layers:
             if kind.fused_gate_up:
                 dense = {"up": (2 * size, hidden), "down": (hidden, size)}
-            return {f"ffn_{part}.weight": shape for part, shape in dense.items()}
+            if kind.ungated:
+                del dense["gate"]
+            found: dict[str, tuple[int, ...]] = {f"ffn_{part}.weight": shape for part, shape in dense.items()}
+            if kind.feed_forward_biases:
+                found |= {"ffn_up.bias": (size,), "ffn_down.bias": (hidden,)}
+            return found
         experts, size = self._num_experts, self._expert_size
         shapes: dict[str, tuple[int, ...]] = {
             "ffn_gate_inp.weight": (experts, hidden),
@@ -129,9 +136,11 @@ class TinyModel:
         block: dict[str, tuple[int, ...]] = {"attn_norm.weight": (hidden,)} if kind.pre_norms else {}
         if kind.fused_qkv:
             block["attn_qkv.weight"] = (query + 2 * kv, hidden)
+            if kind.qkv_bias:
+                block["attn_qkv.bias"] = (query + 2 * kv,)
         else:
             block |= {f"attn_{part}.weight": (rows, hidden) for part, rows in zip("qkv", (query, kv, kv), strict=True)}
-        if kind.qkv_bias:
+        if kind.qkv_bias and not kind.fused_qkv:
             block |= {"attn_q.bias": (query,), "attn_k.bias": (kv,), "attn_v.bias": (kv,)}
         if kind.head_norms:
             block |= {"attn_q_norm.weight": (self.head_dim,), "attn_k_norm.weight": (self.head_dim,)}
@@ -144,11 +153,13 @@ class TinyModel:
             block["attn_sinks.weight"] = (self.num_heads,)
         if kind.post_norms or kind.post_norm_is_next:
             block["post_attention_norm.weight"] = (hidden,)
-        if kind.pre_norms and not kind.post_norm_is_next:
+        if kind.pre_norms and not kind.post_norm_is_next and not kind.parallel:
             block["ffn_norm.weight"] = (hidden,)
         block |= self._feed_forward_shapes(layer)
         if kind.post_norms:
             block["post_ffw_norm.weight"] = (hidden,)
+        if kind.norm_biases:
+            block |= {"attn_norm.bias": (hidden,), "ffn_norm.bias": (hidden,)}
         return block
 
     def _format_of(self, name: str) -> Format:
@@ -177,11 +188,13 @@ class TinyModel:
                 writer.add_expert_shared_count(shared_count)
             elif ARCHITECTURES[self.architecture].shared_expert:
                 writer.add_expert_shared_feed_forward_length(self.feed_forward_size)
-        writer.add_layer_norm_rms_eps(1e-5)
+        has_layer_norms = ARCHITECTURES[self.architecture].layer_norms
+        (writer.add_layer_norm_eps if has_layer_norms else writer.add_layer_norm_rms_eps)(1e-5)
         for name, value in self._keys().items():
             adders = {float: writer.add_float32, int: writer.add_uint32, str: writer.add_string, list: writer.add_array}
             adders[bool] = writer.add_bool
-            adders[type(value)](f"{self.architecture}.{name}", value)
+            key = name if name.startswith("xielu.") else f"{self.architecture}.{name}"
+            adders[type(value)](key, value)
         if self.head_dim * self.num_heads != self.hidden_size:
             writer.add_key_length(self.head_dim)
             writer.add_value_length(self.head_dim)
@@ -225,7 +238,7 @@ def _add_tensor(
     if name.startswith("rope_f"):
         writer.add_tensor(name, np.geomspace(1.0, 2.0 if "short" in name else 8.0, shape[0]).astype(np.float32))
     elif len(shape) == 1 or name.endswith("bias"):
-        centre = 1.0 if "norm" in name else 0.0
+        centre = 1.0 if name.endswith("norm.weight") else 0.0
         # Some gates go past where they are clamped.
         spread = 4.0 if name.endswith(("gate_exps.bias", "up_exps.bias")) else 0.1
         writer.add_tensor(name, rng.normal(centre, spread, shape).astype(np.float32))

@@ -15,12 +15,12 @@ void read(const ConfigReader& reader, ModelConfig& config) {
 
 void plan_parts(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer) {
     plan_head_norms(plan, config, prefix, layer);
-    plan.vector(prefix + "ffn_norm.weight", config.hidden_size, &layer.feed_forward_norm);
+    plan.vector(prefix + "ffn_norm.weight", config.hidden_size, &layer.feed_forward_norm.weight);
     plan_dense_or_experts(plan, config, prefix, layer);
 }
 
 void plan_bailing_layer(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer) {
-    plan.vector(prefix + "attn_norm.weight", config.hidden_size, &layer.attention_norm);
+    plan.vector(prefix + "attn_norm.weight", config.hidden_size, &layer.attention_norm.weight);
     plan_encoder_attention(plan, config, prefix, layer);
     plan_parts(plan, config, prefix, layer);
 }

@@ -12,12 +12,8 @@ void read(const ConfigReader& reader, ModelConfig& config) {
 }
 
 void plan_layer(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer) {
-    FeedForward& weights = layer.feed_forward;
     plan_encoder_attention(plan, config, prefix, layer);
-    plan.matrix(prefix + "ffn_up.weight", config.feed_forward_size, config.hidden_size, weights.up);
-    plan.optional_vector(prefix + "ffn_up.bias", config.feed_forward_size, &weights.up_bias);
-    plan.matrix(prefix + "ffn_down.weight", config.hidden_size, config.feed_forward_size, weights.down);
-    plan.optional_vector(prefix + "ffn_down.bias", config.hidden_size, &weights.down_bias);
+    plan_ungated_feed_forward(plan, config, prefix, layer);
     plan_residual_norms(plan, config, prefix, layer);
 }
 

@@ -14,7 +14,7 @@ void read(const ConfigReader& reader, ModelConfig& config) {
 
 void plan_layer(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer) {
     plan_attention(plan, config, prefix, layer);
-    plan.vector(prefix + "ffn_norm.weight", config.hidden_size, &layer.feed_forward_norm);
+    plan.vector(prefix + "ffn_norm.weight", config.hidden_size, &layer.feed_forward_norm.weight);
     plan_dense_or_experts(plan, config, prefix, layer);
 }
 

@@ -5,8 +5,7 @@ namespace treadle {
 
 void read_encoder(const ConfigReader& reader, ModelConfig& config) {
     config.causal = false;
-    config.centres_norms = true;
-    config.norm_epsilon = static_cast<float>(reader.real_or("attention.layer_norm_epsilon", 1e-12, 0.0, 1.0));
+    read_layer_norms(reader, 1e-12, config);
     config.activation = Activation::kGelu;
     config.rope_pairing = RopePairing::kHalves;
 }

@@ -1,28 +1,29 @@
 #include "family.h"
 
-#include "../refuse.h"
+#include "../rope.h"
 
 namespace treadle {
 
 std::span<const Family* const> families() {
     static constexpr const Family* kFamilies[] = {
-        &kBailingMoe, &kBailingMoe2, &kBert,     &kDeepSeek,   &kDots1,        &kErnie45,        &kErnie45Moe,
-        &kExaone,     &kExaone4,     &kGemma,    &kGemma2,     &kGemma3,       &kGemmaEmbedding, &kGlm4,
-        &kGlm4Moe,    &kGptOss,      &kGranite,  &kGraniteMoe, &kHunyuanDense, &kHunyuanMoe,     &kInternLm2,
-        &kLlama,      &kMiniCpm,     &kMistral3, &kModernBert, &kNomicBert,    &kOlmo2,          &kOlmoe,
-        &kPhi3,       &kQwen2,       &kQwen2Moe, &kQwen2Vl,    &kQwen3,        &kQwen3Moe,       &kQwen3Vl,
-        &kQwen3VlMoe, &kSeedOss,     &kSmolLm3};
+        &kApertus,    &kArcee,      &kBailingMoe,   &kBailingMoe2,    &kBert,       &kChatGlm,  &kCohere2,
+        &kCommandR,   &kDeepSeek,   &kDots1,        &kErnie45,        &kErnie45Moe, &kExaone,   &kExaone4,
+        &kGemma,      &kGemma2,     &kGemma3,       &kGemmaEmbedding, &kGlm4,       &kGlm4Moe,  &kGptOss,
+        &kGranite,    &kGraniteMoe, &kHunyuanDense, &kHunyuanMoe,     &kInternLm2,  &kLlama,    &kMellum,
+        &kMiniCpm,    &kMistral3,   &kModernBert,   &kNemotron,       &kNomicBert,  &kOlmo2,    &kOlmoe,
+        &kPhi3,       &kQwen2,      &kQwen2Moe,     &kQwen2Vl,        &kQwen3,      &kQwen3Moe, &kQwen3Vl,
+        &kQwen3VlMoe, &kSeedOss,    &kSmolLm3,      &kStableLm,       &kStarCoder2};
     return kFamilies;
 }
 
 void plan_decoder_ends(TensorPlan& plan, const ModelConfig& config, ModelEnds& ends) {
     constexpr const char* kOutput = "output.weight";  // absent where the embedding serves for it, too
-    plan.vector("output_norm.weight", config.hidden_size, &ends.output_norm);
+    plan_norm(plan, config, "output_norm", ends.output_norm);
     if (plan.has(kOutput)) plan.matrix(kOutput, config.vocab_size, config.hidden_size, ends.output);
 }
 
 void plan_attention(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer) {
-    plan.vector(prefix + "attn_norm.weight", config.hidden_size, &layer.attention_norm);
+    plan_norm(plan, config, prefix + "attn_norm", layer.attention_norm);
     plan_projections(plan, config, prefix, layer);
 }
 
@@ -48,7 +49,7 @@ void plan_post_norms(TensorPlan& plan, const ModelConfig& config, const std::str
 }
 
 void plan_feed_forward(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer) {
-    plan.vector(prefix + "ffn_norm.weight", config.hidden_size, &layer.feed_forward_norm);
+    plan_norm(plan, config, prefix + "ffn_norm", layer.feed_forward_norm);
     plan_feed_forward_products(plan, config, prefix, layer);
 }
 
@@ -65,11 +66,32 @@ void plan_fused_feed_forward(TensorPlan& plan, const ModelConfig& config, const 
     plan.matrix(prefix + "ffn_down.weight", config.hidden_size, config.feed_forward_size, layer.feed_forward.down);
 }
 
+void plan_ungated_feed_forward(TensorPlan& plan, const ModelConfig& config, const std::string& prefix,
+                               LayerWeights& layer) {
+    FeedForward& weights = layer.feed_forward;
+    plan.matrix(prefix + "ffn_up.weight", config.feed_forward_size, config.hidden_size, weights.up);
+    plan.optional_vector(prefix + "ffn_up.bias", config.feed_forward_size, &weights.up_bias);
+    plan.matrix(prefix + "ffn_down.weight", config.hidden_size, config.feed_forward_size, weights.down);
+    plan.optional_vector(prefix + "ffn_down.bias", config.hidden_size, &weights.down_bias);
+}
+
 void plan_feed_forward_products(TensorPlan& plan, const ModelConfig& config, const std::string& prefix,
                                 LayerWeights& layer) {
     plan.matrix(prefix + "ffn_gate.weight", config.feed_forward_size, config.hidden_size, layer.feed_forward.gate);
     plan.matrix(prefix + "ffn_up.weight", config.feed_forward_size, config.hidden_size, layer.feed_forward.up);
     plan.matrix(prefix + "ffn_down.weight", config.hidden_size, config.feed_forward_size, layer.feed_forward.down);
+}
+
+void read_layer_norms(const ConfigReader& reader, double epsilon, ModelConfig& config) {
+    config.centres_norms = true;
+    config.norm_epsilon = static_cast<float>(reader.real_or("attention.layer_norm_epsilon", epsilon, 0.0, 1.0));
+}
+
+void read_unscaled_windows(const ConfigReader& reader, int32_t default_period, ModelConfig& config) {
+    if (!read_windows(reader, default_period, config)) return;
+    const auto rotary_dims = static_cast<int32_t>(2 * config.ropes[0].frequencies.size());
+    config.ropes.push_back(plain_rope(reader.real_or("rope.freq_base", 10000.0, 1.0 + 1e-6, 1e12), rotary_dims));
+    for (LayerConfig& layer : config.layers) layer.rope = layer.window > 0 ? 1 : 0;
 }
 
 bool read_windows(const ConfigReader& reader, int32_t default_period, ModelConfig& config) {

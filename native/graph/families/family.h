@@ -28,10 +28,11 @@ struct Family {
     void (*plan_ends)(TensorPlan& plan, const ModelConfig& config, ModelEnds& ends) = plan_decoder_ends;
 };
 
-extern const Family kBailingMoe, kBailingMoe2, kBert, kDeepSeek, kDots1, kErnie45, kErnie45Moe, kExaone, kExaone4,
-    kGemma, kGemma2, kGemma3, kGemmaEmbedding, kGlm4, kGlm4Moe, kGptOss, kGranite, kGraniteMoe, kHunyuanDense,
-    kHunyuanMoe, kInternLm2, kLlama, kMiniCpm, kMistral3, kModernBert, kNomicBert, kOlmo2, kOlmoe, kPhi3, kQwen2,
-    kQwen2Moe, kQwen2Vl, kQwen3, kQwen3Moe, kQwen3Vl, kQwen3VlMoe, kSeedOss, kSmolLm3;
+extern const Family kApertus, kArcee, kBailingMoe, kBailingMoe2, kBert, kChatGlm, kCohere2, kCommandR, kDeepSeek,
+    kDots1, kErnie45, kErnie45Moe, kExaone, kExaone4, kGemma, kGemma2, kGemma3, kGemmaEmbedding, kGlm4, kGlm4Moe,
+    kGptOss, kGranite, kGraniteMoe, kHunyuanDense, kHunyuanMoe, kInternLm2, kLlama, kMellum, kMiniCpm, kMistral3,
+    kModernBert, kNemotron, kNomicBert, kOlmo2, kOlmoe, kPhi3, kQwen2, kQwen2Moe, kQwen2Vl, kQwen3, kQwen3Moe, kQwen3Vl,
+    kQwen3VlMoe, kSeedOss, kSmolLm3, kStableLm, kStarCoder2;
 std::span<const Family* const> families();
 
 // The parts that most layers have.
@@ -49,6 +50,9 @@ void plan_feed_forward_products(TensorPlan& plan, const ModelConfig& config, con
 // The same with gate and up in one tensor.
 void plan_fused_feed_forward(TensorPlan& plan, const ModelConfig& config, const std::string& prefix,
                              LayerWeights& layer);
+// Up and down with the biases that the file has: what has no gate.
+void plan_ungated_feed_forward(TensorPlan& plan, const ModelConfig& config, const std::string& prefix,
+                               LayerWeights& layer);
 // Norm, gate, up and down.
 void plan_feed_forward(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer);
 
@@ -70,6 +74,10 @@ void plan_llama_layer(TensorPlan& plan, const ModelConfig& config, const std::st
 // Sliding windows of `attention.sliding_window` tokens for the first layers of every period, all but the last one;
 // `default_period` holds unless the file has a period or a list of layers. True if there are any.
 bool read_windows(const ConfigReader& reader, int32_t default_period, ModelConfig& config);
+// The same, where positions in windows turn by the file's base without its scaling.
+void read_unscaled_windows(const ConfigReader& reader, int32_t default_period, ModelConfig& config);
+// Norms that take away the mean, with `attention.layer_norm_epsilon`.
+void read_layer_norms(const ConfigReader& reader, double epsilon, ModelConfig& config);
 // How many experts there are, how many a token uses, and their size: `expert_feed_forward_length`, else `size`.
 void read_experts(const ConfigReader& reader, int32_t size, ModelConfig& config);
 // How experts are weighed, where the file says it; what the config has by then holds where it does not.

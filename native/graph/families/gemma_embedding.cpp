@@ -12,7 +12,7 @@ void read(const ConfigReader& reader, ModelConfig& config) {
 
 void plan_ends(TensorPlan& plan, const ModelConfig& config, ModelEnds& ends) {
     constexpr const char* kNames[] = {"dense_2.weight", "dense_3.weight"};
-    plan.vector("output_norm.weight", config.hidden_size, &ends.output_norm);
+    plan.vector("output_norm.weight", config.hidden_size, &ends.output_norm.weight);
     if (!plan.has(kNames[0])) return;
     int64_t columns = config.hidden_size;
     for (size_t i = 0; i < ends.projection.size(); ++i) {

@@ -18,7 +18,7 @@ void read(const ConfigReader& reader, ModelConfig& config) {
 void plan_layer(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer) {
     plan_attention(plan, config, prefix, layer);
     if (plan.has(prefix + "attn_q_norm.weight")) plan_head_norms(plan, config, prefix, layer);
-    plan.vector(prefix + "post_attention_norm.weight", config.hidden_size, &layer.feed_forward_norm);
+    plan.vector(prefix + "post_attention_norm.weight", config.hidden_size, &layer.feed_forward_norm.weight);
     plan_dense_or_experts(plan, config, prefix, layer);
 }
 

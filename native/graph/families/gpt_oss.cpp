@@ -19,7 +19,7 @@ void plan_layer(TensorPlan& plan, const ModelConfig& config, const std::string& 
         plan.require(prefix + name);
     }
     plan.vector(prefix + "attn_sinks.weight", config.num_heads, &layer.attention_sinks);
-    plan.vector(prefix + "post_attention_norm.weight", config.hidden_size, &layer.feed_forward_norm);
+    plan.vector(prefix + "post_attention_norm.weight", config.hidden_size, &layer.feed_forward_norm.weight);
     plan_experts(plan, config, prefix, layer);
     plan_expert_biases(plan, config, prefix, layer.mixture);
 }

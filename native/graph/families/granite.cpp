@@ -28,7 +28,7 @@ void read_mixture(const ConfigReader& reader, ModelConfig& config) {
 
 void plan_mixture_layer(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer) {
     plan_attention(plan, config, prefix, layer);
-    plan.vector(prefix + "ffn_norm.weight", config.hidden_size, &layer.feed_forward_norm);
+    plan.vector(prefix + "ffn_norm.weight", config.hidden_size, &layer.feed_forward_norm.weight);
     plan_experts(plan, config, prefix, layer);
 }
 

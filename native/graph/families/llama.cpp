@@ -15,7 +15,7 @@ void read(const ConfigReader& reader, ModelConfig& config) {
 void plan_layer(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer) {
     if (config.experts.count == 0) return plan_llama_layer(plan, config, prefix, layer);
     plan_attention(plan, config, prefix, layer);
-    plan.vector(prefix + "ffn_norm.weight", config.hidden_size, &layer.feed_forward_norm);
+    plan.vector(prefix + "ffn_norm.weight", config.hidden_size, &layer.feed_forward_norm.weight);
     plan_experts(plan, config, prefix, layer);
 }
 

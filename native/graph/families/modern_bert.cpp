@@ -29,15 +29,15 @@ void read(const ConfigReader& reader, ModelConfig& config) {
 }
 
 void plan_layer(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer) {
-    plan.optional_vector(prefix + "attn_norm.weight", config.hidden_size, &layer.attention_norm);
+    plan.optional_vector(prefix + "attn_norm.weight", config.hidden_size, &layer.attention_norm.weight);
     plan_encoder_attention(plan, config, prefix, layer);
-    plan.vector(prefix + "ffn_norm.weight", config.hidden_size, &layer.feed_forward_norm);
+    plan.vector(prefix + "ffn_norm.weight", config.hidden_size, &layer.feed_forward_norm.weight);
     plan_fused_feed_forward(plan, config, prefix, layer);
 }
 
 void plan_ends(TensorPlan& plan, const ModelConfig& config, ModelEnds& ends) {
     plan_norm(plan, config, "token_embd_norm", ends.embedding_norm);
-    plan.vector("output_norm.weight", config.hidden_size, &ends.output_norm);
+    plan.vector("output_norm.weight", config.hidden_size, &ends.output_norm.weight);
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 // OLMo 2 and 3: norms only after attention and feed-forward, and over the whole query and key. OLMo 3 has windows in
 // three of four layers; their positions are not stretched.
-#include "../rope.h"
 #include "family.h"
 
 namespace treadle {
@@ -9,10 +8,7 @@ namespace {
 void read(const ConfigReader& reader, ModelConfig& config) {
     config.rope_pairing = RopePairing::kHalves;
     config.norms_projections = true;
-    if (!read_windows(reader, 4, config)) return;
-    const auto rotary_dims = static_cast<int32_t>(2 * config.ropes[0].frequencies.size());
-    config.ropes.push_back(plain_rope(reader.real_or("rope.freq_base", 10000.0, 1.0 + 1e-6, 1e12), rotary_dims));
-    for (LayerConfig& layer : config.layers) layer.rope = layer.window > 0 ? 1 : 0;
+    read_unscaled_windows(reader, 4, config);
 }
 
 void plan_layer(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer) {

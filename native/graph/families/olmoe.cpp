@@ -16,7 +16,7 @@ void plan_layer(TensorPlan& plan, const ModelConfig& config, const std::string& 
     plan_attention(plan, config, prefix, layer);
     plan.vector(prefix + "attn_q_norm.weight", config.query_size(), &layer.query_norm);
     plan.vector(prefix + "attn_k_norm.weight", config.kv_size(), &layer.key_norm);
-    plan.vector(prefix + "ffn_norm.weight", config.hidden_size, &layer.feed_forward_norm);
+    plan.vector(prefix + "ffn_norm.weight", config.hidden_size, &layer.feed_forward_norm.weight);
     plan_experts(plan, config, prefix, layer);
 }
 

@@ -11,12 +11,12 @@ void read(const ConfigReader& reader, ModelConfig& config) {
 }
 
 void plan_layer(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer) {
-    plan.vector(prefix + "attn_norm.weight", config.hidden_size, &layer.attention_norm);
+    plan.vector(prefix + "attn_norm.weight", config.hidden_size, &layer.attention_norm.weight);
     plan.fused_matrix(
         prefix + "attn_qkv.weight", config.hidden_size,
         {{config.query_size(), layer.query}, {config.kv_size(), layer.key}, {config.kv_size(), layer.value}});
     plan.matrix(prefix + "attn_output.weight", config.hidden_size, config.query_size(), layer.attention_output);
-    plan.vector(prefix + "ffn_norm.weight", config.hidden_size, &layer.feed_forward_norm);
+    plan.vector(prefix + "ffn_norm.weight", config.hidden_size, &layer.feed_forward_norm.weight);
     plan_fused_feed_forward(plan, config, prefix, layer);
 }
 

@@ -17,7 +17,7 @@ void read(const ConfigReader& reader, ModelConfig& config) {
 void plan_layer(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer) {
     plan_attention(plan, config, prefix, layer);
     for (const char* name : {"attn_q.bias", "attn_k.bias", "attn_v.bias"}) plan.require(prefix + name);
-    plan.vector(prefix + "ffn_norm.weight", config.hidden_size, &layer.feed_forward_norm);
+    plan.vector(prefix + "ffn_norm.weight", config.hidden_size, &layer.feed_forward_norm.weight);
     plan_experts(plan, config, prefix, layer);
     plan.require(prefix + "ffn_gate_inp_shexp.weight");
 }

@@ -6,7 +6,7 @@ namespace {
 
 void plan_layer(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer) {
     plan_attention(plan, config, prefix, layer);
-    plan.vector(prefix + "post_attention_norm.weight", config.hidden_size, &layer.feed_forward_norm);
+    plan.vector(prefix + "post_attention_norm.weight", config.hidden_size, &layer.feed_forward_norm.weight);
     plan_feed_forward_products(plan, config, prefix, layer);
 }
 

@@ -20,8 +20,14 @@ namespace treadle {
 
 enum class RopePairing { kAdjacent, kHalves };
 
-// Of the gate. kClampedSilu: sigmoid(1.702 g) g (u + 1), with g at most 7 and u from -7 to 7 (OpenAI 2025).
-enum class Activation { kSilu, kGelu, kClampedSilu };
+// Of the gate, or of what has no gate, which is kGelu, kSquaredRelu (So et al. 2021) or kXielu. kClampedSilu:
+// sigmoid(1.702 g) g (u + 1), with g at most 7 and u from -7 to 7 (OpenAI 2025).
+enum class Activation { kSilu, kGelu, kClampedSilu, kSquaredRelu, kXielu };
+
+// positive x x + beta x above 0, else negative (exp(min(x, epsilon)) - 1 - x) + beta x (Huang and Schlag 2024).
+struct Xielu {
+    float positive = 0.0f, negative = 0.0f, beta = 0.0f, epsilon = 0.0f;
+};
 
 // How keys and values are kept: see formats.h.
 enum class KvType { kF16, kQ8_0 };
@@ -41,6 +47,7 @@ struct LayerConfig {
     // Positions a token of a decoder sees, itself included; one of an encoder sees half as many on each side of it.
     // 0: all there are.
     int32_t window = 0;
+    Xielu xielu = {};
 };
 
 // Of a mixture of experts; count is 0 without one.
@@ -82,6 +89,7 @@ struct ModelConfig {
     Activation activation = Activation::kSilu;
     bool norms_projections = false;  // query and key norms span all heads together
     bool norms_rotated = false;      // they follow the rotation
+    bool parallel_halves = false;    // attention and feed-forward read the same, and both are added
     RopePairing rope_pairing = RopePairing::kAdjacent;
     std::vector<RopeTable> ropes;
     bool long_rope = false;  // of two sets of factors the one for long contexts, see LoadOptions::context_length
@@ -139,7 +147,7 @@ struct Mixture {
 
 // Norms and biases are null where the model has none.
 struct LayerWeights {
-    const float* attention_norm = nullptr;
+    Norm attention_norm;
     Matrix query, key, value, attention_output;
     const float* attention_sinks = nullptr;  // [num_heads], scores of a position that has no value
     const float* query_norm = nullptr;       // of every head before it is rotated, but see ModelConfig
@@ -150,7 +158,7 @@ struct LayerWeights {
     const float* attention_output_bias = nullptr;
     const float* post_attention_norm = nullptr;  // of what goes back into the residual
     Norm residual_attention_norm;                // of the residual itself after that
-    const float* feed_forward_norm = nullptr;
+    Norm feed_forward_norm;
     FeedForward feed_forward;  // empty where there is a mixture
     Mixture mixture;           // without experts in a dense layer
     const float* post_feed_forward_norm = nullptr;
@@ -163,7 +171,7 @@ struct ModelEnds {
     Matrix positions;    // [context_length][hidden_size], added to the embedding
     Matrix token_types;  // [kinds of text][hidden_size], of which the first is added
     Norm embedding_norm;
-    const float* output_norm = nullptr;
+    Norm output_norm;
     Matrix output;                     // of logits; the embedding again where the file ties them
     std::array<Matrix, 2> projection;  // of sums of states, one after the other; both or none
 

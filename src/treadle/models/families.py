@@ -32,7 +32,8 @@ _POST_NORMS_ONLY = _weights(*_PROJECTIONS, *_HEAD_NORMS, *_PRODUCTS, *_POST_NORM
 # What each layer has, by architecture; of others only metadata and the embedding are checked.
 REQUIRED_TENSORS = {
     **dict.fromkeys(
-        ("llama", "ernie4_5", "exaone", "gemma", "granite", "internlm2", "minicpm", "mistral3", "smollm3"), _LLAMA
+        ("llama", "ernie4_5", "exaone", "gemma", "granite", "internlm2", "minicpm", "mistral3", "smollm3", "stablelm"),
+        _LLAMA,
     ),
     **dict.fromkeys(("qwen2", "qwen2vl"), (*_LLAMA, *_BIASES)),
     **dict.fromkeys(("bailingmoe", "deepseek", "ernie4_5-moe"), _ATTENTION),  # some layers are dense
@@ -40,9 +41,13 @@ REQUIRED_TENSORS = {
     "dots1": (*_ATTENTION, *_weights(*_HEAD_NORMS)),
     "glm4moe": _weights("attn_norm", *_PROJECTIONS, "post_attention_norm"),
     "hunyuan-moe": (*_ATTENTION, *_weights(*_HEAD_NORMS), *_EXPERTS),
+    "chatglm": _weights("attn_norm", "attn_qkv", "attn_output", "ffn_norm", "ffn_up", "ffn_down"),
+    **dict.fromkeys(("cohere2", "command-r"), _weights("attn_norm", *_PROJECTIONS, *_PRODUCTS)),
+    **dict.fromkeys(("arcee", "nemotron", "starcoder2"), (*_ATTENTION, *_weights("ffn_up", "ffn_down"))),
+    "apertus": (*_ATTENTION, *_weights(*_HEAD_NORMS, "ffn_up", "ffn_down")),
     "qwen2moe": (*_ATTENTION, *_BIASES, *_EXPERTS, *_SHARED_EXPERT),
     **dict.fromkeys(("hunyuan-dense", "qwen3", "qwen3vl"), (*_LLAMA, *_weights(*_HEAD_NORMS))),
-    **dict.fromkeys(("qwen3moe", "qwen3vlmoe"), (*_ATTENTION, *_weights(*_HEAD_NORMS), *_EXPERTS)),
+    **dict.fromkeys(("mellum", "qwen3moe", "qwen3vlmoe"), (*_ATTENTION, *_weights(*_HEAD_NORMS), *_EXPERTS)),
     "gemma2": (*_LLAMA, *_weights(*_POST_NORMS)),
     "gemma3": (*_LLAMA, *_weights(*_HEAD_NORMS, *_POST_NORMS)),
     "gpt-oss": (
@@ -59,4 +64,5 @@ REQUIRED_TENSORS = {
 }
 # Where a file gives a window: all layers have it but the last one of so many, unless the file lists them; 1 for all.
 WINDOW_PERIODS = {"exaone4": 4, "gemma2": 2, "gemma3": 6, "gpt-oss": 2, "olmo2": 4}
+WINDOW_PERIODS |= {"cohere2": 4, "mellum": 4}
 WINDOW_PERIODS |= dict.fromkeys(("ernie4_5", "internlm2", "llama", "phi3"), 1)
