@@ -138,10 +138,14 @@ class ModelFile:
 
 def _reading_hint(path: str | os.PathLike[str]) -> str:
     """Return what to type about a file that cannot be read."""
+    may_read = True
     try:
-        may_read = not Path(path).exists() or os.access(path, os.R_OK)
+        Path(path).stat()
+        may_read = os.access(path, os.R_OK)
     except PermissionError:  # of a folder above it
         may_read = False
+    except OSError:  # there is no such file, nor can there be one of that name
+        pass
     if not may_read:
         return f"let this user read it: chmod a+r {shlex.quote(os.fspath(path))}, and a+x on the folders above it"
     return "`treadle list` shows the models that are here, `treadle pull` fetches one"
