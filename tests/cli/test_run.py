@@ -155,6 +155,19 @@ def test_refuses_bytes_that_are_no_text(command: str, smollm2_path: Path) -> Non
     assert done.stderr == b"error: stdin is not UTF-8 text: unexpected end of data\n"
 
 
+@pytest.mark.parametrize("command", ["run", "agent"])
+def test_refuses_text_without_an_end(command: str) -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"yes | {sys.executable} -m treadle {command}"],
+        capture_output=True,
+        env=environment(),
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert done.stderr == b"error: stdin: expected at most 16,777,216 characters, found more\n"
+    assert done.returncode == 1
+
+
 def test_refuses_text_that_the_locale_does_not_know() -> None:
     locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     result = treadle("run", "-", text="é", **locale)

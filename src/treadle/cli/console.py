@@ -15,6 +15,7 @@ from treadle.errors import InternalError, TreadleError, UsageError
 
 __all__ = ["Console", "console"]
 
+_MAX_INPUT_CHARS = 16 << 20  # several times the longest context there is
 _RED, _YELLOW, _BOLD, _DIM, _PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
 _COLOURS = {"cyan": "\x1b[36m", "yellow": _YELLOW, "red": _RED, "magenta": "\x1b[35m", "bold": _BOLD}
 _LEVEL_COLOURS = {"red": _RED, "amber": _YELLOW, "green": "\x1b[32m"}
@@ -34,11 +35,11 @@ class Console:
 
     def read_line(self) -> str:
         """Return the next line of stdin with its end, or nothing after the last; raises as ``read_all`` does."""
-        return "" if sys.stdin is None else self._read(sys.stdin.readline)
+        return "" if sys.stdin is None else self._read(lambda: sys.stdin.readline(_MAX_INPUT_CHARS + 1))
 
     def read_all(self) -> str:
-        """Return all of stdin, nothing if it is closed; raises UsageError for what is no text."""
-        return "" if sys.stdin is None else self._read(sys.stdin.read)
+        """Return all of stdin, nothing if it is closed; raises UsageError for what is no text, or has no end."""
+        return "" if sys.stdin is None else self._read(lambda: sys.stdin.read(_MAX_INPUT_CHARS + 1))
 
     def out(self, text: str, *, end: str = "\n") -> None:
         """Write data to stdout at once, so that a closed pipe or a full disk is met here and not at exit."""
@@ -99,11 +100,14 @@ class Console:
     @staticmethod
     def _read(read: Callable[[], str]) -> str:
         try:
-            return read()
+            text = read()
         except UnicodeDecodeError as error:
             encoding = error.encoding.upper()
             hint = None if encoding == "UTF-8" else "PYTHONUTF8=1 reads UTF-8, whatever the locale says"
             raise UsageError(f"stdin is not {encoding} text: {error.reason}", hint=hint) from None
+        if len(text) > _MAX_INPUT_CHARS:
+            raise UsageError(f"stdin: expected at most {_MAX_INPUT_CHARS:,} characters, found more")
+        return text
 
     def _err(self, text: str, colour: str = "", *, label: str = "", label_colour: str = "") -> None:
         if sys.stderr is None:
