@@ -32,6 +32,11 @@ NOW = {"name": "now", "input_schema": {"type": "object", "properties": {}, "addi
 BEGUN = {"role": "assistant", "content": "The capital of"}
 CALLED = {"type": "tool_use", "id": "t", "name": "now"}
 ANY_OBJECT = {"type": "json_schema", "schema": {"type": "object"}}
+CITED = {
+    "type": "document",
+    "source": {"type": "text", "media_type": "text/plain", "data": "x"},
+    "citations": {"enabled": True},
+}
 PIXEL = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
 
 
@@ -91,6 +96,58 @@ def test_an_answer_goes_on_with_what_the_assistant_has_begun(client: anthropic.A
         assert "".join(stream.text_stream) == whole["content"][0]["text"]
     count = client.messages.count_tokens(model=MODEL, messages=messages).input_tokens
     assert count == whole["usage"]["input_tokens"] + whole["usage"]["cache_read_input_tokens"]
+
+
+@pytest.mark.parametrize("source", [{"type": "text", "media_type": "text/plain", "data": "It rains."}, "content"])
+def test_documents_are_read_as_text(http: httpx.Client, source: Any) -> None:
+    if source == "content":
+        source = {"type": "content", "content": [{"type": "text", "text": "It "}, {"type": "text", "text": "rains."}]}
+    document = {"type": "document", "title": 'A "report"', "source": source, "citations": {"enabled": False}}
+    asked = {"type": "text", "text": "What is the weather?"}
+    body = {"model": MODEL, "messages": [{"role": "user", "content": [document, asked]}]}
+    shown = '<document title="A \\"report\\"">\nIt rains.\n</document>\nWhat is the weather?'
+    expected = http.post("/tokenize", json={"messages": [{"role": "user", "content": shown}]}).json()["count"]
+    assert http.post("/v1/messages/count_tokens", json=body).json() == {"input_tokens": expected}
+
+
+def test_search_results_are_read_as_text(http: httpx.Client) -> None:
+    found = {"type": "search_result", "source": "s", "title": "t", "content": [{"type": "text", "text": "rain"}]}
+    turns = [
+        *CAPITAL,
+        {"role": "assistant", "content": [{**CALLED, "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": [found]}]},
+    ]
+    plain = [*turns[:2], {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": ""}]}]
+    plain[2]["content"][0]["content"] = '<document title="t" source="s">\nrain\n</document>\n'
+    counts = [
+        http.post("/v1/messages/count_tokens", json={"model": MODEL, "messages": each, "tools": [NOW]}).json()
+        for each in (turns, plain)
+    ]
+    assert counts[0] == counts[1]
+
+
+def test_the_client_need_not_keep_conversations_here(client: anthropic.Anthropic, direct: httpx.Client) -> None:
+    error = ask(direct, thread={"type": "create"}).json()["error"]
+    assert error["details"] == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+
+    @anthropic.beta_tool
+    def now() -> str:
+        """Tell the time."""
+        return "noon"
+
+    runner = client.beta.messages.tool_runner(model=MODEL, max_tokens=12, messages=CAPITAL, tools=[now])  # type: ignore[arg-type]
+    assert [block.type for block in runner.until_done().content] == ["text"]
+
+
+def test_the_client_lists_models(client: anthropic.Anthropic) -> None:
+    [model] = client.models.list()
+    assert (model.id, model.type, model.display_name, model.created_at.tzinfo is not None) == (
+        MODEL,
+        "model",
+        MODEL,
+        True,
+    )
+    assert client.models.retrieve(MODEL) == model
 
 
 def test_what_is_known_already_is_not_read_again(http: httpx.Client) -> None:
@@ -261,7 +318,8 @@ def test_an_answer_with_a_schema(http: httpx.Client) -> None:
         ({"messages": [{"role": [], "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [PIXEL]}]}, "image"),
-        ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "document"),
+        ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "documents of type text"),
+        ({"messages": [{"role": "user", "content": [CITED]}]}, "citations"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "b": 1}]}]}, "content[0].b"),
         ({"messages": [*CAPITAL, {"role": "assistant", "content": "The "}]}, "white space"),

@@ -142,8 +142,9 @@ def test_items_are_found_as_long_as_their_response_is_here() -> None:
 def test_lists_are_of_one_owner() -> None:
     store = ResponseStore(1000)
     for owner, number in (("a", 1), ("a", 2), ("b", 3)):
-        store.put(response(f"r{number}", 1, created_at=-number, metadata={"n": str(number)}), owner)
-    assert store.find("a", "response", None, {}) == ["r2", "r1"]
+        store.put(response(f"r{number}", 1, metadata={"n": str(number)}), owner)
+    store.put(response("r1", 2, metadata={"n": "1"}), "a")  # which makes it no younger
+    assert store.find("a", "response", None, {}) == ["r1", "r2"]
     assert store.find("a", "response", "m", {"n": "1"}) == ["r1"]
     assert store.find("a", "response", "other", {}) == store.find("", "response", None, {}) == []
 

@@ -79,7 +79,7 @@ def prepare_conversation(
     def parser() -> AnswerParser:
         inner: AnswerParser = _PlainParser()
         if is_read:
-            inner = (dialect.forced_parser if has_form else dialect.parser)(schemas)
+            inner = (dialect.parser if rules is None else dialect.forced_parser)(schemas)
         if conversation.continues:
             inner.push(dialect.forced_opening)
         if reasoning is None:

@@ -5,6 +5,7 @@ Leaves to others: the fields beside the messages (``server.schema.messages``) an
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -24,12 +25,16 @@ _FIELDS = {
     "redacted_thinking": _CACHE | {"data"},
     "tool_use": _CACHE | {"id", "name", "input", "caller"},
     "tool_result": _CACHE | {"tool_use_id", "content", "is_error"},
+    "document": _CACHE | {"source", "title", "context", "citations"},
+    "search_result": _CACHE | {"source", "title", "content", "citations"},
 }
 _BLOCKS_OF = {
     "system": ("text",),
-    "user": ("text", "tool_result"),
+    "user": ("text", "tool_result", "document", "search_result"),
+    "result": ("text", "document", "search_result"),
     "assistant": ("text", "thinking", "redacted_thinking", "tool_use"),
 }
+_ROLES = ("system", "user", "assistant")
 
 
 def read_conversation(body: CountTokensRequest) -> Conversation:
@@ -83,8 +88,8 @@ class _Reader:
             if unknown := set(message) - {"role", "content"}:
                 _refuse(f"{place}.{min(unknown)}", "unknown parameter")
             role = message.get("role")
-            if not isinstance(role, str) or role not in _BLOCKS_OF:
-                _refuse(f"{place}.role", f"expected {', '.join(_BLOCKS_OF)}, found {role!r:.80}")
+            if not isinstance(role, str) or role not in _ROLES:
+                _refuse(f"{place}.role", f"expected {', '.join(_ROLES)}, found {role!r:.80}")
             self._turn(role, message.get("content"), f"{place}.content")
         if self._messages[-1]["role"] == "assistant":
             _check_begun(self._messages[-1])
@@ -105,7 +110,7 @@ class _Reader:
                 turn.setdefault("tool_calls", []).append(self._call(block, where))
             else:
                 key = "reasoning_content" if kind == "thinking" else "content"
-                turn[key] = turn.get(key, "") + _string(block, kind, where)
+                turn[key] = turn.get(key, "") + _words(block, where)
         self._add(turn, is_needed=not any(block["type"] == "tool_result" for block, _ in blocks))
 
     def _add(self, turn: dict[str, Any], *, is_needed: bool = False) -> None:
@@ -134,7 +139,7 @@ class _Reader:
         if call_id not in self._tool_names:
             _refuse(f"{place}.tool_use_id", f"no tool_use block before it has the id {call_id!r:.80}")
         content = block.get("content", "")
-        text = "".join(_string(part, "text", where) for part, where in _blocks("system", content, f"{place}.content"))
+        text = "".join(_words(part, where) for part, where in _blocks("result", content, f"{place}.content"))
         if block.get("is_error"):  # templates know no failed results, so the words must tell
             text = f"Error: {text}"
         return {"role": "tool", "tool_call_id": call_id, "name": self._tool_names[call_id], "content": text}
@@ -165,6 +170,35 @@ def _blocks(role: str, content: Any, place: str) -> list[tuple[Mapping[str, Any]
             _refuse(f"{where}.{min(unknown):.80}", "unknown parameter")
         found.append((block, where))
     return found
+
+
+def _words(block: Mapping[str, Any], place: str) -> str:
+    """Return what a block says: its text, or that of a document with its title and where it comes from around it."""
+    kind = block["type"]
+    if kind not in ("document", "search_result"):
+        return _string(block, kind, place)
+    citations = block.get("citations")
+    if isinstance(citations, Mapping) and citations.get("enabled"):
+        _refuse(f"{place}.citations", "this server cannot enforce citations; leave them out")
+    if kind == "search_result":
+        about = {"title": _string(block, "title", place), "source": _string(block, "source", place)}
+        content, where = block.get("content"), f"{place}.content"
+    else:
+        about = {name: _string(block, name, place) for name in ("title", "context") if block.get(name) is not None}
+        content, where = _document(block.get("source"), f"{place}.source")
+    text = "".join(_string(part, "text", at) for part, at in _blocks("system", content, where))
+    attributes = "".join(f" {name}={json.dumps(value, ensure_ascii=False)}" for name, value in about.items())
+    return f"<document{attributes}>\n{text}\n</document>\n"
+
+
+def _document(source: Any, place: str) -> tuple[Any, str]:
+    """Return the content of a document and its place; only text can be read."""
+    kind = source.get("type") if isinstance(source, Mapping) else type(source).__name__
+    if kind == "text":
+        return _string(source, "data", place), f"{place}.data"
+    if kind != "content":
+        _refuse(place, f"this model reads documents of type text or content, found {kind!r:.80}")
+    return source.get("content"), f"{place}.content"
 
 
 def _string(block: Mapping[str, Any], name: str, place: str) -> str:

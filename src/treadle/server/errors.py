@@ -66,6 +66,8 @@ _ANTHROPIC_TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+# What lets Anthropic's client send whole conversations instead of keeping them at the server.
+_NO_THREADS = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
 
 
 @dataclass
@@ -202,7 +204,10 @@ def error_body(error: ApiError, path: str = "") -> dict[str, Any]:
         kind = _ANTHROPIC_TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
         record = CURRENT.get()
         request_id = None if record is None else record.request_id
-        return {"type": "error", "error": {"type": kind, "message": error.message}, "request_id": request_id}
+        told: dict[str, Any] = {"type": kind, "message": error.message}
+        if error.param == "thread" and error.code == "unsupported_parameter":
+            told["details"] = _NO_THREADS
+        return {"type": "error", "error": told, "request_id": request_id}
     return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}
 
 

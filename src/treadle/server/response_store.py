@@ -9,6 +9,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 __all__ = ["ResponseStore", "StoredResponse"]
@@ -32,7 +33,7 @@ class _Kept:
     text: bytes
     owner: str
     kind: str
-    created: int
+    number: int
     model: str
     metadata: Mapping[str, Any]
     item_ids: Sequence[str]
@@ -45,6 +46,7 @@ class ResponseStore:
         self._max_bytes = max_bytes
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._by_item: dict[str, str] = {}
+        self._numbers = count()
         self.num_bytes = 0
 
     def put(self, stored: StoredResponse, owner: str = "") -> None:
@@ -54,14 +56,15 @@ class ResponseStore:
         """
         response = stored.response
         text = json.dumps([response, list(stored.items)]).encode()
+        before = self._kept.get(response["id"])
         self.remove(response["id"])
         if len(text) > self._max_bytes:
             return
         items = [item["id"] for item in response.get("output", ())]
-        created = response.get("created_at", response.get("created", 0))
         metadata = response.get("metadata") or {}
         kind, model = response["object"], response["model"]
-        self._kept[response["id"]] = _Kept(text, owner, kind, created, model, metadata, items)
+        number = next(self._numbers) if before is None else before.number
+        self._kept[response["id"]] = _Kept(text, owner, kind, number, model, metadata, items)
         self._by_item |= dict.fromkeys(items, response["id"])
         self.num_bytes += len(text)
         while self.num_bytes > self._max_bytes:
@@ -86,7 +89,7 @@ class ResponseStore:
     def find(self, owner: str, kind: str, model: str | None, metadata: Mapping[str, str]) -> list[str]:
         """Return the ids of an owner's answers of that kind and model, with all of these labels, the oldest first."""
         found = [
-            (kept.created, response_id)
+            (kept.number, response_id)
             for response_id, kept in self._kept.items()
             if (kept.owner, kept.kind) == (owner, kind)
             and model in (None, kept.model)

@@ -292,3 +292,46 @@ def test_tools_are_explained_where_the_template_knows_none():
     assert user == messages[0]
     assert read(BY_NAME["fenced"], call["content"]) == [ToolCall("now", "{}")]
     assert result == {"role": "user", "content": "Result of call_1:\nnoon"}
+
+
+WITHOUT_TAGS = {
+    "bare": '{"name": "get_weather", "arguments": {"city": "Paris"}}',
+    "bare, two": ' {"name": "now", "arguments": {}}\n{"name": "get_weather", "arguments": {"city": "Paris"}}',
+    "fenced": '```json\n{\n  "name": "get_weather",\n  "arguments": {\n    "city": "Paris"\n  }\n}\n```',
+    "fenced after text": 'I look.\n```json\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n```',
+}
+
+
+@pytest.mark.parametrize("text", WITHOUT_TAGS.values(), ids=WITHOUT_TAGS.keys())
+def test_qwen_calls_without_tags(text: str) -> None:
+    parts = read(BY_NAME["hermes"], text)
+    assert parts[-1] == ToolCall("get_weather", '{"city": "Paris"}')
+    assert read(BY_NAME["hermes"], *text) == parts
+    for cut in range(1, len(text)):
+        assert read(BY_NAME["hermes"], text[:cut], text[cut:]) == parts
+        assert parts[-1] not in read(BY_NAME["hermes"], text[:cut])
+    # Where a grammar tells calls from text, what has no tags is text.
+    parser = BY_NAME["hermes"].forced_parser(TOOLS)
+    assert "".join(part.text for part in [*parser.push(text), *parser.finish()] if isinstance(part, Content)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": "other", "arguments": {}}',
+        '{"name": "get_weather"}',
+        '{"city": "Paris"}',
+        'So: {"name": "now", "arguments": {}}',
+        '```json\n{"name": "other", "arguments": {}}\n```',
+        '```python\n{"name": "now", "arguments": {}}\n```',
+    ],
+)
+def test_what_has_no_tags_and_is_no_call_is_text(text: str) -> None:
+    assert read(BY_NAME["hermes"], text) == [Content(text)]
+
+
+@pytest.mark.parametrize("name", ["hermes", "llama"])
+def test_json_that_is_no_call_is_not_held_back(name: str) -> None:
+    parser = BY_NAME[name].parser(TOOLS)
+    assert parser.push('{"n') == []
+    assert parser.push('ame_of_city": "Pa') == [Content('{"name_of_city": "Pa')]

@@ -30,8 +30,8 @@ class Dialect:
 
     ``markers`` are in the chat template of every model that speaks it. ``control_tokens`` must be kept when the
     answer's tokens become text. ``frame`` is what a forced call is made of: dialects that are not JSON have a bare
-    JSON call read instead, by ``forced_parser``. Where every answer ``is_enveloped``, all of them have to be read, and
-    one whose form is given begins after ``forced_opening``.
+    JSON call read instead, by ``forced_parser``; ``framed`` reads frames alone, ``parser`` may read more. Where every
+    answer ``is_enveloped``, all of them have to be read, and one whose form is given begins after ``forced_opening``.
     """
 
     name: str
@@ -42,11 +42,12 @@ class Dialect:
     is_json: bool = True
     is_enveloped: bool = False
     forced_opening: str = ""
+    framed: Callable[[ToolSchemas], AnswerParser] | None = None
 
     @property
     def forced_parser(self) -> Callable[[ToolSchemas], AnswerParser]:
         """Return the parser of calls written in ``frame``."""
-        return self.parser if self.is_json else llama.llama_parser
+        return self.framed or (self.parser if self.is_json else llama.llama_parser)
 
 
 def _gemma(name: str, markers: gemma.GemmaMarkers) -> Dialect:
@@ -73,6 +74,7 @@ DIALECTS = (
         hermes.hermes_parser,
         CallFrame(f"{hermes.OPENING}\n", f"\n{hermes.CLOSING}"),
         (hermes.OPENING, hermes.CLOSING),
+        framed=hermes.tagged_parser,
     ),
     _gemma("gemma", gemma.GEMMA),
     _gemma("function-gemma", gemma.FUNCTION_GEMMA),

@@ -11,6 +11,7 @@ from treadle.models.tool_dialects.parts import AnswerParser, Content, Part, Tool
 __all__ = ["PYTHON_TAG", "llama_parser"]
 
 PYTHON_TAG = "<|python_tag|>"
+_FIRST_NAMES = tuple(f'"{name}"' for name in ("name", "arguments", "parameters", "type", "id", "description"))
 
 
 class _BareJsonParser:
@@ -54,7 +55,7 @@ class _BareJsonParser:
         text = text.removeprefix(PYTHON_TAG).lstrip()
         if not text:
             return None
-        self._is_content = not text.startswith("{")
+        self._is_content = not _may_be_call(text)
         if self._is_content or "}" not in text:
             return None
         try:
@@ -67,6 +68,14 @@ class _BareJsonParser:
             return None
         self._held = text[end:]
         return call
+
+
+def _may_be_call(text: str) -> bool:
+    """Tell whether a text may begin a call, by the first name in it: other JSON need not be held back."""
+    if not text.startswith("{"):
+        return False
+    name = text[1:].lstrip()
+    return not name or any(each.startswith(name) or name.startswith(each) for each in _FIRST_NAMES)
 
 
 def llama_parser(tools: ToolSchemas) -> AnswerParser:

@@ -5,6 +5,7 @@ Leaves to others: loading and unloading (``server.hub``).
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -26,7 +27,8 @@ async def list_models(request: Request) -> dict[str, Any]:
     for model in hub.models.values():
         facts += [_facts(model), *(_adapter_facts(model, adapter) for adapter in model.adapters.values())]
     facts += [_alias_facts(name, model) for name, model in hub.aliases.items()]
-    return {"object": "list", "data": facts}
+    ends = {"first_id": facts[0]["id"], "last_id": facts[-1]["id"]}
+    return {"object": "list", "data": facts, "has_more": False, **ends}
 
 
 @router.get("/v1/models/{name:path}", summary="Describe a model")
@@ -58,14 +60,22 @@ async def ready(request: Request) -> JSONResponse:
 
 def _facts(model: ServedModel) -> dict[str, Any]:
     facts: dict[str, Any] = {"id": model.name, "object": "model", "created": model.created, "owned_by": "treadle"}
+    facts |= _anthropic_facts(model.name, model.created)
     if model.engine is not None:
         facts["context_length"] = model.engine.context
     return facts
 
 
 def _alias_facts(name: str, model: ServedModel) -> dict[str, Any]:
-    return {**_facts(model), "id": name, "root": model.name}
+    return {**_facts(model), "id": name, "display_name": name, "root": model.name}
 
 
 def _adapter_facts(model: ServedModel, adapter: AdapterSource) -> dict[str, Any]:
-    return {**_facts(model), "id": adapter.name, "created": adapter.created, "root": adapter.path, "parent": model.name}
+    own = {"id": adapter.name, "created": adapter.created, **_anthropic_facts(adapter.name, adapter.created)}
+    return {**_facts(model), **own, "root": adapter.path, "parent": model.name}
+
+
+def _anthropic_facts(name: str, created: int) -> dict[str, Any]:
+    """Return what the list of Anthropic's API, which has the same path, says of a model."""
+    made = datetime.fromtimestamp(created, tz=timezone.utc).isoformat()
+    return {"type": "model", "display_name": name, "created_at": made}

@@ -166,6 +166,7 @@ class MessagesRequest(CountTokensRequest):
     diagnostics: Unsupported = None
     inference_geo: Unsupported = None
     mcp_servers: Unsupported = None
+    thread: Unsupported = None
 
     @property
     def hides_thoughts(self) -> bool:
