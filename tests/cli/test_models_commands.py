@@ -13,12 +13,13 @@ import pytest
 from gguf import GGUFWriter
 from rich.console import Console
 
-from local_server import FileAnswer, LocalServer, local_server, status_answer
+from local_server import FileAnswer, LocalServer, in_turn, local_server, status_answer
 from patience import PATIENCE_SECONDS
 from treadle.cli.console import console
 from treadle.cli.main import main
 from treadle.cli.pull_display import pull_display
 from treadle.models.download import PullEvent
+from treadle.models.sources import http
 
 CONTENT = b"GGUF" + bytes(range(256)) * 2000
 MAIN = [sys.executable, "-c", "from treadle.cli.main import main; main()"]
@@ -152,9 +153,10 @@ def test_list_shows_pulled_linked_and_damaged_models(
 
 
 def test_list_mentions_what_is_unfinished_and_how_to_go_on(
-    server: LocalServer, capsys: pytest.CaptureFixture[str]
+    server: LocalServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server.routes["/tiny.gguf"] = status_answer(403)
+    monkeypatch.setattr(http, "FIRST_DELAY_SECONDS", 0.0)
+    server.routes["/tiny.gguf"] = in_turn(FileAnswer(CONTENT, cut=1000), status_answer(403))
     Run(capsys, "pull", f"{server.url}/tiny.gguf", "--name", "mine")
     run = Run(capsys, "list", "--json")
     assert json.loads(run.out) == []
