@@ -24,6 +24,8 @@ MODELS = {
     "q4_k": TinyModel.for_k_quants(format=Format.Q4_K),
     "q5_k": TinyModel.for_k_quants(format=Format.Q5_K),
     "gemma2": TinyModel(architecture="gemma2", format=Format.Q5_0, keys={"attention.sliding_window": 20}),
+    "apertus": TinyModel(architecture="apertus", format=Format.Q5_1),
+    "bailingmoe2": TinyModel(architecture="bailingmoe2", format=Format.Q8_0, num_layers=3),
     "q6_k": TinyModel.for_k_quants(format=Format.Q6_K),
     "iq4_xs": TinyModel.for_k_quants(format=Format.IQ4_XS),
     "tq1_0": TinyModel.for_k_quants(format=Format.TQ1_0),

@@ -80,9 +80,11 @@ _WORD_CUTS: dict[str, WordCut] = {
     ),
     **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe", "glm4"), _LLAMA3_MERGES),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan", "grok-2", "kormo"), _QWEN2_WORDS),
+    "solar-open": _QWEN2_WORDS,
     "qwen35": WordCut((_QWEN35,)),
     "tekken": WordCut((_TEKKEN,), whole_words_first=True, add_bos=True),
     **dict.fromkeys(("gpt-4o", "llama4", "minimax-m2", "kanana2"), _GPT4O_WORDS),
+    "tiny_aya": WordCut((r"\d{1,3}(?=(?:\d{3})*\b)", _GPT4O)),
     "deepseek-llm": WordCut(
         (
             "[\r\n]",
