@@ -49,7 +49,7 @@ def test_equals_merged_weights(tmp_path: Path, adapter: TinyAdapter, isa: str) -
 
 
 # phi3 and glm4 have several projections in one tensor.
-@pytest.mark.parametrize("architecture", ["qwen2", "gemma2", "qwen3moe", "phi3", "glm4"])
+@pytest.mark.parametrize("architecture", ["qwen2", "gemma2", "qwen3moe", "phi3", "glm4", "cohere2", "starcoder2"])
 def test_other_architectures(tmp_path: Path, architecture: str) -> None:
     model = TinyModel(architecture=architecture, format=Format.F32)
     path = TinyAdapter(targets=ALL + FUSED).write(tmp_path / "adapter.gguf", model)

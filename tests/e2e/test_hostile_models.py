@@ -167,6 +167,43 @@ def test_broken_choice_of_experts(tmp_path: Path, change: Callable[[Content], ob
         Core(rewrite(path, change))
 
 
+def drop_key(key: str) -> Callable[[Content], object]:
+    return lambda content: content.metadata.pop(key)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "change", "named"),
+    [
+        pytest.param("apertus", drop_key("xielu.beta"), "xielu.beta", id="no-slopes"),
+        pytest.param("apertus", set_key("xielu.alpha_n", float("nan")), "xielu.alpha_n", id="not-a-number"),
+        pytest.param("apertus", set_key("xielu.eps", 1e9), "xielu.eps", id="absurd-epsilon"),
+        pytest.param("apertus", drop("blk.1.attn_k_norm.weight"), "blk.1.attn_k_norm.weight", id="no-norm-of-heads"),
+        pytest.param("cohere2", set_key("cohere2.logit_scale", 0.0), "logit_scale", id="no-logits"),
+        pytest.param(
+            "cohere2",
+            set_key("cohere2.attention.layer_norm_epsilon", -1.0),
+            "layer_norm_epsilon",
+            id="negative-epsilon",
+        ),
+        pytest.param("starcoder2", cut_rows("blk.0.attn_norm.bias"), "blk.0.attn_norm.bias", id="bias-of-a-norm-short"),
+        pytest.param("starcoder2", cut_rows("blk.1.ffn_up.bias"), "blk.1.ffn_up.bias", id="bias-short"),
+        pytest.param("hunyuan-dense", drop("blk.0.attn_q_norm.weight"), "blk.0.attn_q_norm.weight", id="no-query-norm"),
+    ],
+)
+def test_broken_parts_of_layers(
+    tmp_path: Path, architecture: str, change: Callable[[Content], object], named: str
+) -> None:
+    path = TinyModel(architecture=architecture, format=Format.F32).write(tmp_path / "tiny.gguf")
+    with pytest.raises(ModelFileError, match=named.replace(".", r"\.")):
+        Core(rewrite(path, change))
+
+
+def test_layers_without_numbers_of_their_own(tmp_path: Path) -> None:
+    path = TinyModel("apertus", Format.F32, keys={"xielu.beta": [0.5, 0.4, 0.3]}).write(tmp_path / "tiny.gguf")
+    with pytest.raises(ModelFileError, match=r"xielu\.beta has no numbers for 2 layers"):
+        Core(path)
+
+
 def test_vocabulary_longer_than_the_embedding(tiny_path: Path) -> None:
     def change(content: Content) -> None:
         tokens, *kinds = content.metadata["tokenizer.ggml.tokens"]

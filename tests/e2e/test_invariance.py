@@ -18,9 +18,14 @@ PROMPT_LENGTHS = [1, 5, 31, 32, 33, 64, 100, 150]
 MIXED = {"attn_v": Format.Q6_K, "ffn_down": Format.Q5_1, "attn_k": Format.Q8_0, "ffn_up": Format.F16}
 
 
-@pytest.fixture(scope="module", params=["llama", "qwen2", "qwen2moe", "qwen3moe", "gemma2", "gpt-oss"])
+@pytest.fixture(
+    scope="module",
+    params=["llama", "qwen2", "qwen2moe", "qwen3moe", "gemma2", "gpt-oss", "apertus", "bailingmoe2", "cohere2"],
+)
 def tiny_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    model = TinyModel.for_k_quants(architecture=request.param, format=Format.Q4_K, formats=MIXED)
+    # Of bailingmoe2's layers the first two are dense.
+    shape = {"architecture": request.param, "num_layers": 3 if request.param == "bailingmoe2" else 2}
+    model = TinyModel.for_k_quants(**shape, format=Format.Q4_K, formats=MIXED)
     return model.write(tmp_path_factory.mktemp("invariance") / f"{request.param}.gguf")
 
 

@@ -13,10 +13,10 @@ std::vector<double> numbers(const GgufFile& file, const char* key, size_t count)
     std::vector<double> found;
     const GgufValue* value = file.find(key);
     const auto* array = value ? std::get_if<std::shared_ptr<GgufArray>>(value) : nullptr;
-    if (const auto one = file.get_float(key)) {
-        found.assign(count, *one);
-    } else if (array != nullptr && std::holds_alternative<std::vector<double>>((*array)->items)) {
-        found = std::get<std::vector<double>>((*array)->items);
+    if (array == nullptr) {
+        if (const auto one = file.get_float(key)) found.assign(count, *one);
+    } else if (const auto* listed = std::get_if<std::vector<double>>(&(*array)->items)) {
+        found = *listed;
     }
     if (found.size() != count) {
         refuse(file, std::string("the key ") + key + " has no numbers for " + std::to_string(count) + " layers");
