@@ -72,8 +72,10 @@ def test_every_example_is_answered(native_server: RunningServer) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_in_the_document_breaks_the_server(server: RunningServer) -> None:
+def test_nothing_in_the_document_breaks_the_server(server: RunningServer, native_server: RunningServer) -> None:
     api = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+    # What comes before the engine is the same code for each.
+    most = 25 if server is native_server else 6
 
     num_tried = 0
     modes = (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE)
@@ -83,7 +85,7 @@ def test_nothing_in_the_document_breaks_the_server(server: RunningServer) -> Non
             continue  # nothing that could be wrong
 
         @hypothesis.settings(
-            max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(hypothesis.HealthCheck)
+            max_examples=most, deadline=None, derandomize=True, suppress_health_check=list(hypothesis.HealthCheck)
         )
         @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
         def try_one(case: Any) -> None:
@@ -98,5 +100,5 @@ def test_nothing_in_the_document_breaks_the_server(server: RunningServer) -> Non
             assert str(response.status_code) in {*case.operation.definition.raw["responses"], "405"}
 
         try_one()
-    assert num_tried > 100
+    assert num_tried > 4 * most
     assert httpx.get(f"{server.url}/health", timeout=PATIENCE_SECONDS).status_code == 200
