@@ -127,7 +127,7 @@ def _path(home: Path, file: ModelFile) -> Path:
 
 def _read(path: Path) -> Tuning | None:
     """Read a record; one that is damaged or of another release counts as none."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         found = json.loads(path.read_text(encoding="utf-8"))
         settings = found["settings"]
         is_sound = all(type(value) is _TUNED.get(name) for name, value in settings.items())

@@ -83,7 +83,7 @@ def read_manifest(folder: Path) -> StoredModel | None:
     """Return the model whose note is in the folder, or None if there is no note that can be read."""
     try:
         facts = json.loads((folder / _FILE_NAME).read_text(encoding="utf-8"))
-        return StoredModel(
+        model = StoredModel(
             name=facts["name"],
             source=facts["source"],
             licence=facts["licence"],
@@ -91,6 +91,19 @@ def read_manifest(folder: Path) -> StoredModel | None:
             files=tuple(StoredFile(**file) for file in facts["files"]),
             linked=facts["folder"] is not None,
         )
+        is_sound = facts["version"] == _VERSION and _has_types(model)
     except (OSError, ValueError, KeyError, TypeError):
         # A folder without a readable manifest holds no model; the next pull of that name replaces it.
         return None
+    return model if is_sound else None
+
+
+def _has_types(model: StoredModel) -> bool:
+    texts = [
+        model.name,
+        model.source,
+        model.licence or "",
+        *(text for file in model.files for text in (file.name, file.sha256)),
+    ]
+    is_text = all(isinstance(text, str) for text in texts)
+    return is_text and bool(model.files) and all(type(file.bytes) is int and file.bytes >= 0 for file in model.files)

@@ -74,11 +74,12 @@ class _JoinedParts:
     def _read_note(self) -> tuple[int, int]:
         try:
             note = json.loads(self._note.read_text(encoding="utf-8"))
-            size = self.partial.stat().st_size
-        except (OSError, ValueError):
+            parts, num_bytes = note["parts"], note["bytes"]
+            is_sound = 0 <= parts <= len(self._requirements) and 0 <= num_bytes <= self.partial.stat().st_size
+            usable = is_sound and type(parts) is type(num_bytes) is int and note["requirements"] == self._requirements
+        except (OSError, ValueError, KeyError, TypeError):
             return 0, 0
-        usable = note.get("requirements") == self._requirements and size >= note["bytes"]
-        return (note["parts"], note["bytes"]) if usable else (0, 0)
+        return (parts, num_bytes) if usable else (0, 0)
 
     def _cut(self) -> None:
         with self.partial.open("ab") as stream:
