@@ -103,7 +103,7 @@ void Runtime::Impl::project_and_store(int worker, int32_t index) {
 }
 
 void Runtime::Impl::attention_output(int worker, const LayerWeights& layer) {
-    const int64_t columns = model_->config().query_size();
+    const int64_t columns = layer.attention_output.columns;
     quantise(worker, num_rows_, columns, {&layer.attention_output},
              [&](int64_t row) { return attended_ + row * columns; });
     multiply_into_residual(worker, layer.attention_output, layer.attention_output_bias, layer.post_attention_norm);

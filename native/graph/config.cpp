@@ -33,11 +33,28 @@ void read_sight(const ConfigReader& reader, ModelConfig& config) {
     if (!causal || *causal == config.causal) return;
     const bool has_windows =
         std::ranges::any_of(config.layers, [](const LayerConfig& layer) { return layer.window > 0; });
-    if (*causal || has_windows) {
+    if (*causal || has_windows || config.has_convolutions()) {
         refuse_unsupported(reader.file(), reader.key("attention.causal") + " is " + (*causal ? "true" : "false") +
                                               ", which this core does not run for " + config.architecture);
     }
     config.causal = false;
+}
+
+// Files give one number for all layers, or one per layer, which is 0 where a layer has no attention.
+int32_t read_kv_heads(const ConfigReader& reader, const ModelConfig& config) {
+    constexpr const char* kName = "attention.head_count_kv";
+    const auto most = static_cast<uint64_t>(config.num_heads);
+    if (!reader.is_array(kName)) return reader.integer_or(kName, config.num_heads, 1, most);
+    int32_t num_kv_heads = 0;
+    for (const int32_t number : reader.integers(kName, static_cast<size_t>(config.num_layers), 0, most)) {
+        if (num_kv_heads > 0 && number > 0 && number != num_kv_heads) {
+            refuse_unsupported(reader.file(), reader.key(kName) + " differs from layer to layer: " +
+                                                  std::to_string(num_kv_heads) + " and " + std::to_string(number));
+        }
+        num_kv_heads = std::max(num_kv_heads, number);
+    }
+    if (num_kv_heads == 0) refuse_unsupported(reader.file(), reader.key(kName) + " is 0 in every layer");
+    return num_kv_heads;
 }
 
 const Family& family_of(const ConfigReader& reader) {
@@ -64,8 +81,7 @@ FileConfig read_config(const GgufFile& file, int64_t context_length) {
     config.feed_forward_size = reader.integer("feed_forward_length", 1, 1u << 20);
     config.context_length = reader.integer("context_length", 1, 1u << 30);
     config.num_heads = reader.integer("attention.head_count", 1, 1024);
-    config.num_kv_heads =
-        reader.integer_or("attention.head_count_kv", config.num_heads, 1, static_cast<uint64_t>(config.num_heads));
+    config.num_kv_heads = read_kv_heads(reader, config);
     config.head_dim = reader.integer_or("attention.key_length", config.hidden_size / config.num_heads, 1, 1024);
     reader.integer_or("attention.value_length", config.head_dim, static_cast<uint64_t>(config.head_dim),
                       static_cast<uint64_t>(config.head_dim));

@@ -16,6 +16,11 @@ std::string architecture_of(const GgufFile& file) {
 ConfigReader::ConfigReader(const GgufFile& file, int64_t context_length)
     : file_(file), context_length_(context_length), architecture_(architecture_of(file)) {}
 
+bool ConfigReader::is_array(const char* name) const {
+    const GgufValue* value = file_.find(key(name));
+    return value != nullptr && std::holds_alternative<std::shared_ptr<GgufArray>>(*value);
+}
+
 int32_t ConfigReader::integer(const char* name, uint64_t low, uint64_t high) const {
     const auto value = file_.get_uint(key(name));
     if (!value) refuse(file_, "the key " + key(name) + " is missing");
@@ -51,6 +56,25 @@ std::vector<bool> ConfigReader::flags(const char* name, size_t count) const {
     if (found.size() != count) {
         refuse(file_, key(name) + " has " + std::to_string(found.size()) + " flags, expected " + std::to_string(count) +
                           ", one per layer");
+    }
+    return found;
+}
+
+std::vector<int32_t> ConfigReader::integers(const char* name, size_t count, uint64_t low, uint64_t high) const {
+    const GgufValue* value = file_.find(key(name));
+    const auto* array = value ? std::get_if<std::shared_ptr<GgufArray>>(value) : nullptr;
+    std::vector<int32_t> found;
+    const auto collect = [&](const auto* numbers) {
+        for (size_t i = 0; numbers != nullptr && i < numbers->size(); ++i) {
+            // A negative one is far above every limit.
+            found.push_back(checked(name, static_cast<uint64_t>((*numbers)[i]), low, high));
+        }
+    };
+    if (array != nullptr) collect(std::get_if<std::vector<uint64_t>>(&(*array)->items));
+    if (array != nullptr) collect(std::get_if<std::vector<int64_t>>(&(*array)->items));
+    if (found.size() != count) {
+        refuse(file_, key(name) + " has " + std::to_string(found.size()) + " integers, expected " +
+                          std::to_string(count) + ", one per layer");
     }
     return found;
 }

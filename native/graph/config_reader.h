@@ -21,10 +21,13 @@ class ConfigReader {
     std::string key(const char* name) const { return architecture_ + "." + name; }
     bool has(const char* name) const { return file_.find(key(name)) != nullptr; }
 
+    bool is_array(const char* name) const;
     int32_t integer(const char* name, uint64_t low, uint64_t high) const;
     int32_t integer_or(const char* name, int32_t fallback, uint64_t low, uint64_t high) const;
     // An array of `count` flags, one per layer; empty if the key is no array.
     std::vector<bool> flags(const char* name, size_t count) const;
+    // An array of `count` numbers, one per layer, each from `low` to `high`.
+    std::vector<int32_t> integers(const char* name, size_t count, uint64_t low, uint64_t high) const;
     double real_or(const char* name, double fallback, double low, double high) const;
     SoftCap soft_cap(const char* name, double fallback) const;  // 0: none
 

@@ -67,7 +67,7 @@ void Runtime::Impl::embed(int worker) {
 }
 
 // After the last attention only the rows whose logits or states are wanted matter: moves them to the front.
-void Runtime::Impl::keep_rows(int worker) {
+void Runtime::Impl::keep_rows(int worker, int64_t attended_columns) {
     const ModelConfig& config = model_->config();
     if (worker == 0) {
         num_rows_ = static_cast<int64_t>(kept_rows_.size());
@@ -76,8 +76,8 @@ void Runtime::Impl::keep_rows(int worker) {
             const int64_t from = kept_rows_[static_cast<size_t>(i)];
             std::memmove(residual_ + i * config.hidden_size, residual_ + from * config.hidden_size,
                          static_cast<size_t>(config.hidden_size) * sizeof(float));
-            std::memmove(attended_ + i * config.query_size(), attended_ + from * config.query_size(),
-                         static_cast<size_t>(config.query_size()) * sizeof(float));
+            std::memmove(attended_ + i * attended_columns, attended_ + from * attended_columns,
+                         static_cast<size_t>(attended_columns) * sizeof(float));
         }
     }
     pool_.barrier(worker);
@@ -179,11 +179,18 @@ void Runtime::Impl::forward(int worker) {
     timers_.lap(worker, Operator::kEmbed);
     for (int32_t index = 0; index <= last; ++index) {
         const LayerWeights& layer = model_->layers()[index];
-        project_and_store(worker, index);
-        if (index == last && kept_rows_.empty()) return;  // the step only fills the KV blocks
-        attention_.run(pool_, worker, index, query_, attended_);
-        timers_.lap(worker, Operator::kAttention, [&] { return attention_.work(index); });
-        if (index == last) keep_rows(worker);
+        const bool only_fills_blocks = index == last && kept_rows_.empty();
+        if (layer.convolution.kernel == nullptr) {
+            project_and_store(worker, index);
+            if (only_fills_blocks) return;
+            attention_.run(pool_, worker, index, query_, attended_);
+            timers_.lap(worker, Operator::kAttention, [&] { return attention_.work(index); });
+        } else {
+            project_convolution(worker, layer);
+            convolve(worker, index);
+            if (only_fills_blocks) return;
+        }
+        if (index == last) keep_rows(worker, layer.attention_output.columns);
         // Attention is done with the residual, so a feed-forward that reads the same goes first.
         if (is_parallel) feed_forward_block(worker, index);
         attention_output(worker, layer);

@@ -20,34 +20,53 @@ size_t head_bytes_of(KvType type, int32_t head_dim) {
     return 2 * kv_q8_0_bytes(head_dim);
 }
 
-std::string layout_of(const ModelConfig& config, KvType type, const KvGroup& group) {
+std::string attention_layout(const ModelConfig& config, KvType type, const KvGroup& group) {
     return std::string(type == KvType::kF16 ? "f16" : "q8_0") + " v" + std::to_string(kLayoutVersion) +
            " layers=" + std::to_string(group.num_layers) + " kv_heads=" + std::to_string(config.num_kv_heads) +
            " head_dim=" + std::to_string(config.head_dim) + " block_tokens=" + std::to_string(kKvBlockTokens) +
            (group.window > 0 ? " window=" + std::to_string(group.window) : "") + (config.long_rope ? " rope=long" : "");
 }
 
+std::string convolution_layout(const ModelConfig& config, const KvGroup& group) {
+    return "f32 v" + std::to_string(kLayoutVersion) + " layers=" + std::to_string(group.num_layers) +
+           " convolution=" + std::to_string(group.window) + " columns=" + std::to_string(config.hidden_size) +
+           " block_tokens=" + std::to_string(kKvBlockTokens);
+}
+
 }  // namespace
 
 KvPool::KvPool(const ModelConfig& config, KvType type, const std::vector<int64_t>& num_blocks)
-    : type_(type), head_dim_(config.head_dim), head_bytes_(head_bytes_of(type, config.head_dim)) {
-    add_group(config, false);
-    add_group(config, true);
+    : type_(type),
+      head_dim_(config.head_dim),
+      hidden_size_(config.hidden_size),
+      head_bytes_(head_bytes_of(type, config.head_dim)) {
+    for (const Sight sight : {Sight::kEverything, Sight::kWindow, Sight::kConvolution}) add_group(config, sight);
     allocate(config, num_blocks);
 }
 
-void KvPool::add_group(const ModelConfig& config, bool has_window) {
+KvPool::Sight KvPool::sight_of(const ModelConfig& config, const LayerConfig& layer) {
+    if (layer.convolution > 0) return Sight::kConvolution;
+    return config.causal && layer.window > 0 ? Sight::kWindow : Sight::kEverything;
+}
+
+size_t KvPool::layer_bytes(const ModelConfig& config, const LayerConfig& layer) const {
+    if (layer.convolution == 0) return static_cast<size_t>(config.num_kv_heads) * head_bytes_;
+    return static_cast<size_t>(layer.convolution - 1) * static_cast<size_t>(config.hidden_size) * sizeof(float);
+}
+
+void KvPool::add_group(const ModelConfig& config, Sight sight) {
     KvGroup group;
     for (const LayerConfig& layer : config.layers) {
-        if ((config.causal && layer.window > 0) != has_window) continue;
+        if (sight_of(config, layer) != sight) continue;
         ++group.num_layers;
-        if (has_window) group.window = std::max(group.window, layer.window);
+        if (sight != Sight::kEverything) group.window = std::max({group.window, layer.window, layer.convolution});
+        group.block_bytes = (config.causal ? group.block_bytes : 0) + layer_bytes(config, layer);
     }
     if (group.num_layers == 0) return;
-    const int32_t num_places = config.causal ? group.num_layers : 1;
-    group.block_bytes = static_cast<size_t>(num_places * config.num_kv_heads) * head_bytes_;
-    group.layout = layout_of(config, type_, group);
+    const bool convolves = sight == Sight::kConvolution;
+    group.layout = convolves ? convolution_layout(config, group) : attention_layout(config, type_, group);
     groups_.push_back(group);
+    sights_.push_back(sight);
 }
 
 void KvPool::allocate(const ModelConfig& config, const std::vector<int64_t>& num_blocks) {
@@ -62,10 +81,11 @@ void KvPool::allocate(const ModelConfig& config, const std::vector<int64_t>& num
     }
     std::vector<size_t> used(groups_.size(), 0);
     for (const LayerConfig& layer : config.layers) {
-        const size_t group = config.causal && layer.window > 0 ? groups_.size() - 1 : 0;
+        const auto found = std::ranges::find(sights_, sight_of(config, layer));
+        const auto group = static_cast<size_t>(found - sights_.begin());
         places_.push_back(
             {static_cast<int32_t>(group), buffers_[group].data() + used[group], groups_[group].block_bytes});
-        if (config.causal) used[group] += static_cast<size_t>(config.num_kv_heads) * head_bytes_;
+        if (config.causal) used[group] += layer_bytes(config, layer);
     }
 }
 

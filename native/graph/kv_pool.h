@@ -1,7 +1,8 @@
 // The memory of all KV blocks: where a head's keys and values lie, and blocks as plain bytes for tiers beside it.
 //
-// Layers that see everything before a token and layers with a sliding window have blocks of their own, because those of
-// the latter are of use for a while only. A model with both has two groups of blocks, numbered separately.
+// Layers that see everything before a token and layers that look back no further than a window, or a convolution, have
+// blocks of their own, because those of the latter are of use for a while only. A model with both has two groups of
+// blocks, numbered separately.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,8 @@
 namespace treadle {
 
 // Block after block, inside a block layer after layer of the group, inside a layer head after head, keys then values.
-// An encoder needs them no longer than a layer takes, so all its layers are one group and write to the same place.
+// Of a convolution a block holds the gated values that the next tokens read, float32 whatever the type. An encoder
+// needs them no longer than a layer takes, so all its layers are one group and write to the same place.
 class KvPool {
  public:
     // num_blocks: of each group, or one number for all. Throws UsageError if the type does not suit the model's heads,
@@ -32,6 +34,13 @@ class KvPool {
     template <typename T>
     T* values(int32_t block, int32_t layer, int32_t kv_head) const {
         return keys<T>(block, layer, kv_head) + head_bytes_ / 2 / sizeof(T);
+    }
+
+    // A row [hidden_size] of the ring of a convolution, 0 .. positions - 2.
+    float* gated_values(int32_t block, int32_t layer, int32_t row) const {
+        const LayerPlace& place = places_[static_cast<size_t>(layer)];
+        return reinterpret_cast<float*>(place.first_block + static_cast<size_t>(block) * place.block_bytes) +
+               static_cast<ptrdiff_t>(row) * hidden_size_;
     }
 
     // Keys and values [head_dim] of one position (0..31) of a block.
@@ -52,20 +61,24 @@ class KvPool {
     int lock() const;
 
  private:
+    enum class Sight { kEverything, kWindow, kConvolution };
     struct LayerPlace {
         int32_t group;
         uint8_t* first_block;  // the layer's part of it
         size_t block_bytes;
     };
 
-    void add_group(const ModelConfig& config, bool has_window);
+    static Sight sight_of(const ModelConfig& config, const LayerConfig& layer);
+    void add_group(const ModelConfig& config, Sight sight);
+    size_t layer_bytes(const ModelConfig& config, const LayerConfig& layer) const;
     void allocate(const ModelConfig& config, const std::vector<int64_t>& num_blocks);
     uint8_t* checked_block(const char* caller, size_t group, int64_t block) const;
 
     KvType type_;
-    int32_t head_dim_;
+    int32_t head_dim_, hidden_size_;
     size_t head_bytes_;
     std::vector<KvGroup> groups_;
+    std::vector<Sight> sights_;        // of each group
     std::vector<PageBuffer> buffers_;  // of each group
     std::vector<LayerPlace> places_;   // of each layer
 };

@@ -33,6 +33,7 @@ Runtime::Impl::Impl(std::shared_ptr<const Model> model, std::vector<int> cpus, c
       dispatch_(model_->config(), max_batch_tokens) {
     positions_.reserve(static_cast<size_t>(max_batch_tokens));
     sequences_.reserve(static_cast<size_t>(max_batch_tokens));
+    first_rows_.reserve(static_cast<size_t>(max_batch_tokens));
     summed_rows_.reserve(static_cast<size_t>(max_batch_tokens));
     kept_rows_.reserve(static_cast<size_t>(max_batch_tokens));
     attention_.reserve(max_batch_tokens);
@@ -68,7 +69,8 @@ void Runtime::Impl::carve_scratch() {
         query_ = carver.take<float>(tokens * config.query_size());
         key_ = carver.take<float>(tokens * config.kv_size());
         value_ = carver.take<float>(tokens * config.kv_size());
-        attended_ = carver.take<float>(tokens * config.query_size());
+        gates_and_values_ = carver.take<float>(config.has_convolutions() ? 3 * tokens * config.hidden_size : 0);
+        attended_ = carver.take<float>(tokens * std::max(config.query_size(), config.hidden_size));
         branch_ = carver.take<float>(model_->has_post_norms() ? tokens * config.hidden_size : 0);
         gated_ = carver.take<float>(std::max(tokens * config.feed_forward_size, size_t(dispatch_.max_gated())));
         expert_out_ = carver.take<float>(static_cast<size_t>(max_pairs * config.hidden_size));
@@ -187,7 +189,9 @@ void Runtime::Impl::check(const StepInput& input) const {
 void Runtime::Impl::list_tokens() {
     positions_.clear();
     sequences_.clear();
+    first_rows_.clear();
     for (int32_t s = 0; s < input_.num_sequences; ++s) {
+        first_rows_.push_back(static_cast<int32_t>(positions_.size()));
         for (int32_t i = 0; i < input_.query_lens[s]; ++i) {
             positions_.push_back(input_.start_positions[s] + i);
             sequences_.push_back(s);

@@ -47,7 +47,10 @@ class Runtime::Impl {
     void find_copy(int worker);
     void embed(int worker);
     void project_and_store(int worker, int32_t layer);
-    void keep_rows(int worker);
+    void project_convolution(int worker, const LayerWeights& layer);
+    void convolve(int worker, int32_t layer);
+    void convolve_columns(int32_t layer, int32_t sequence, int64_t first_token, int64_t first_column);
+    void keep_rows(int worker, int64_t attended_columns);
     void attention_output(int worker, const LayerWeights& layer);
     void feed_forward_block(int worker, int32_t layer);
     void multiply_gated(int worker, const LayerWeights& layer);
@@ -132,6 +135,7 @@ class Runtime::Impl {
     SampleResult* results_ = nullptr;
     int64_t num_rows_ = 0;  // rows of residual_ that still matter: all tokens, in the end the kept rows
     std::vector<int32_t> positions_, sequences_;  // of each token
+    std::vector<int32_t> first_rows_;             // token row that each sequence begins with
     BlockRows block_rows_;
     std::vector<int32_t> summed_rows_;  // token rows of the state sums
     std::vector<int32_t> kept_rows_;    // token rows whose logits or states are wanted, ascending
@@ -145,23 +149,24 @@ class Runtime::Impl {
     AdaptedRows adapted_;
     Attention attention_;
     ExpertDispatch dispatch_;
-    float* low_rank_ = nullptr;      // [matrices of one input][tokens][kMaxRank], what adapters make of the inputs
-    float* residual_ = nullptr;      // [tokens][hidden_size]
-    float* query_ = nullptr;         // [tokens][query_size]
-    float* key_ = nullptr;           // [tokens][kv_size]
-    float* value_ = nullptr;         // [tokens][kv_size]
-    float* attended_ = nullptr;      // [tokens][query_size]
-    float* branch_ = nullptr;        // [tokens][hidden_size], what a norm sees before it is added; null without one
-    float* gated_ = nullptr;         // [tokens][feed_forward_size], or as ExpertDispatch::Active::first_gated says
-    float* expert_out_ = nullptr;    // [pairs][hidden_size]
-    float* cos_ = nullptr;           // [tokens][pairs of all rope tables]
-    float* sin_ = nullptr;           // the same
-    float* pooled_ = nullptr;        // [tokens][hidden_size], sums of states; null without a projection
-    float* projected_ = nullptr;     // [tokens][rows of its first matrix]; the same
-    double* worker_sums_ = nullptr;  // [workers][hidden_size]; the same
-    float* logits_ = nullptr;        // [max_logit_rows][vocab_size]
-    float* worker_rows_ = nullptr;   // [workers][hidden_size]
-    float* worker_vocab_ = nullptr;  // [workers][vocab_size]
+    float* low_rank_ = nullptr;          // [matrices of one input][tokens][kMaxRank], what adapters make of the inputs
+    float* residual_ = nullptr;          // [tokens][hidden_size]
+    float* query_ = nullptr;             // [tokens][query_size]
+    float* key_ = nullptr;               // [tokens][kv_size]
+    float* value_ = nullptr;             // [tokens][kv_size]
+    float* gates_and_values_ = nullptr;  // [tokens][3 * hidden_size], see Convolution; null without one
+    float* attended_ = nullptr;          // [tokens][query_size], or [tokens][hidden_size] of a convolution
+    float* branch_ = nullptr;            // [tokens][hidden_size], what a norm sees before it is added; null without one
+    float* gated_ = nullptr;             // [tokens][feed_forward_size], or as ExpertDispatch::Active::first_gated says
+    float* expert_out_ = nullptr;        // [pairs][hidden_size]
+    float* cos_ = nullptr;               // [tokens][pairs of all rope tables]
+    float* sin_ = nullptr;               // the same
+    float* pooled_ = nullptr;            // [tokens][hidden_size], sums of states; null without a projection
+    float* projected_ = nullptr;         // [tokens][rows of its first matrix]; the same
+    double* worker_sums_ = nullptr;      // [workers][hidden_size]; the same
+    float* logits_ = nullptr;            // [max_logit_rows][vocab_size]
+    float* worker_rows_ = nullptr;       // [workers][hidden_size]
+    float* worker_vocab_ = nullptr;      // [workers][vocab_size]
 };
 
 }  // namespace treadle

@@ -3,9 +3,10 @@
 namespace treadle {
 namespace {
 
-constexpr const char* kNames[] = {
-    "start", "embed",   "norm_quantise", "adapt",       "qkv",       "rotate_store", "attention", "attention_output",
-    "route", "gate_up", "down",          "add_experts", "keep_rows", "add_states",   "logits",    "sample"};
+constexpr const char* kNames[] = {"start",        "embed",     "norm_quantise",  "adapt",       "qkv",
+                                  "rotate_store", "attention", "convolution_in", "convolve",    "attention_output",
+                                  "route",        "gate_up",   "down",           "add_experts", "keep_rows",
+                                  "add_states",   "logits",    "sample"};
 static_assert(std::size(kNames) == static_cast<size_t>(Operator::kCount));
 
 double seconds(std::chrono::steady_clock::duration duration) { return std::chrono::duration<double>(duration).count(); }

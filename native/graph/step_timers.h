@@ -23,6 +23,8 @@ enum class Operator : uint8_t {
     kQkv,
     kRotateStore,
     kAttention,
+    kConvolutionIn,
+    kConvolve,
     kAttentionOutput,
     kRoute,  // tokens to experts
     kGateUp,

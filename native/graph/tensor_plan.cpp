@@ -99,6 +99,12 @@ void TensorPlan::vector(const std::string& name, int64_t count, const float** ta
     place(tensor, 0, count, target);
 }
 
+void TensorPlan::table(const std::string& name, int64_t rows, int64_t columns, const float** target) {
+    const GgufTensor& tensor = require(name);
+    expect_shape(tensor, {static_cast<uint64_t>(columns), static_cast<uint64_t>(rows)});
+    place(tensor, 0, rows * columns, target);
+}
+
 void TensorPlan::fused_vector(const std::string& name, std::initializer_list<VectorPart> parts) {
     const GgufTensor& tensor = require(name);
     int64_t first = 0;

@@ -44,6 +44,8 @@ class TensorPlan {
     void fused_matrix(const std::string& name, int64_t columns, const std::vector<Part>& parts,
                       std::optional<uint32_t> format = {});
     void vector(const std::string& name, int64_t count, const float** target);
+    // Rows one after the other.
+    void table(const std::string& name, int64_t rows, int64_t columns, const float** target);
     // One vector after the other in one tensor.
     struct VectorPart {
         int64_t count;

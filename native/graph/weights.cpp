@@ -144,8 +144,8 @@ uint64_t Model::decode_bytes() const {
     uint64_t total = ends_.output.num_bytes();
     const auto used = static_cast<size_t>(config_.experts.used);
     for (const LayerWeights& layer : layers_) {
-        for (const Matrix* matrix :
-             {&layer.query, &layer.key, &layer.value, &layer.attention_output, &layer.mixture.router}) {
+        for (const Matrix* matrix : {&layer.query, &layer.key, &layer.value, &layer.convolution.in,
+                                     &layer.attention_output, &layer.mixture.router}) {
             total += matrix->num_bytes();
         }
         total += feed_forward_bytes(layer.feed_forward);

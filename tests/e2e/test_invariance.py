@@ -20,7 +20,7 @@ MIXED = {"attn_v": Format.Q6_K, "ffn_down": Format.Q5_1, "attn_k": Format.Q8_0, 
 
 @pytest.fixture(
     scope="module",
-    params=["llama", "qwen2", "qwen2moe", "qwen3moe", "gemma2", "gpt-oss", "apertus", "bailingmoe2", "cohere2"],
+    params=["llama", "qwen2", "qwen2moe", "qwen3moe", "gemma2", "gpt-oss", "apertus", "bailingmoe2", "cohere2", "lfm2"],
 )
 def tiny_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Of bailingmoe2's layers the first two are dense.

@@ -24,6 +24,7 @@ MODELS = {
     "gemma2": {},
     "gemma3": {"attention.sliding_window": 70},
     "gpt-oss": {},
+    "lfm2": {},  # convolutions see 3
     "phi3": {"attention.sliding_window": 70},  # in all layers
 }
 PROMPT_LENGTHS = [1, 31, 64, 150, 300, 200]
@@ -121,9 +122,8 @@ def test_what_is_read_in_a_window_is_overwritten_by_others(model_file: ModelFile
 
 @pytest.mark.parametrize(("architecture", "kv_type"), [*((name, "f16") for name in ARCHITECTURES), ("gemma2", "q8_0")])
 def test_python_and_native_agree_on_windows(architecture: str, kv_type: str, tmp_path: Path) -> None:
-    path = TinyModel(architecture, num_layers=7, head_dim=32, keys={"attention.sliding_window": 50}).write(
-        tmp_path / "tiny.gguf"
-    )
+    keys = {} if architecture == "lfm2" else {"attention.sliding_window": 50}
+    path = TinyModel(architecture, num_layers=7, head_dim=32, keys=keys).write(tmp_path / "tiny.gguf")
     file = ModelFile.open(path)
     runner = NativeRunner.load(file, isa="", cpus=[-1], num_blocks=1, max_batch_tokens=8, kv_type=kv_type)
     found = {blocks.window: blocks.kv_block_bytes for blocks in runner.block_memories}

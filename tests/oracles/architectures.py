@@ -52,6 +52,9 @@ class Architecture:
     """The last layer of so many has no positions."""
     no_rope_without_window: bool = False
     """Where a file has windows, layers without one have no positions."""
+    convolution_period: int = 0
+    """All layers but the second one of so many have a short convolution in the stead of attention."""
+    output_norm: str = "output_norm"
     num_experts: int = 0
     shares_of_all: bool = False
     """The weights of a token's experts are shares of all experts, not of those chosen."""
@@ -80,6 +83,9 @@ class Architecture:
 
     def has_window(self, layer: int) -> bool:
         return self.window_period == 1 or (self.window_period > 1 and (layer + 1) % self.window_period != 0)
+
+    def has_convolution(self, layer: int) -> bool:
+        return self.convolution_period > 0 and layer % self.convolution_period != 1
 
     def has_rope(self, layer: int) -> bool:
         return self.no_rope_period == 0 or (layer + 1) % self.no_rope_period != 0
@@ -211,6 +217,9 @@ ARCHITECTURES = {
         head_norms=True, norms_rotated=True, num_experts=8, experts_as_dense=True, shared_expert="plain"
     ),
     "internlm2": Architecture(rope_halves=False),
+    "lfm2": Architecture(
+        head_norms=True, convolution_period=3, output_norm="token_embd_norm", keys={"shortconv.l_cache": 3}
+    ),
     "llama": Architecture(rope_halves=False, window_period=1),
     "mellum": Architecture(
         head_norms=True,

@@ -51,7 +51,7 @@ class NumpyModel:
         self.kind = ARCHITECTURES[self.architecture]
         self.num_layers: int = self.hyperparameter("block_count") - self.hyperparameter("nextn_predict_layers", 0)
         self.num_heads: int = self.hyperparameter("attention.head_count")
-        self.num_kv_heads: int = self.hyperparameter("attention.head_count_kv", self.num_heads)
+        self.num_kv_heads = int(np.max(self.hyperparameter("attention.head_count_kv", self.num_heads)))
         hidden_size = self.hyperparameter("embedding_length")
         self.head_dim: int = self.hyperparameter("attention.key_length", hidden_size // self.num_heads)
         kind = "layer_norm" if self.kind.layer_norms else "layer_norm_rms"
@@ -113,14 +113,15 @@ class _Pass:
         for layer in range(self.model.num_layers):
             block = f"blk.{layer}"
             normed = self.norm(hidden, f"{block}.attn_norm.weight")
-            added = self.attention(layer, normed)
+            mix = self.convolution if f"{block}.shortconv.conv.weight" in self.model.weights else self.attention
+            added = mix(layer, normed)
             post_norm, norm = (f"{block}.{name}.weight" for name in ("post_attention_norm", "ffn_norm"))
             if self.model.kind.post_norm_is_next:
                 post_norm, norm = "", post_norm
             hidden = hidden + self.norm(added, post_norm) * residual_scale
             added = self.feed_forward(layer, normed if self.model.kind.parallel else self.norm(hidden, norm))
             hidden = hidden + self.norm(added, f"{block}.post_ffw_norm.weight") * residual_scale
-        return self.norm(hidden, "output_norm.weight")
+        return self.norm(hidden, f"{self.model.kind.output_norm}.weight")
 
     def scale(self, key: str) -> Any:
         return self.dtype(self.model.hyperparameter(key, 1.0))
@@ -176,6 +177,19 @@ class _Pass:
         key, value = (np.repeat(part, group, axis=1) for part in (key, value))
         mixed = [self.attend(layer, query[span], key[span], value[span]) for span in self.spans]
         return self.product(np.concatenate(mixed).reshape(len(x), -1), f"blk.{layer}.attn_output.weight")
+
+    def convolution(self, layer: int, x: Array) -> Array:
+        """The gated short convolution of LFM2: over the tokens of each sequence, columns apart."""
+        block = f"blk.{layer}.shortconv"
+        in_gate, out_gate, value = np.split(self.product(x, f"{block}.in_proj.weight"), 3, axis=1)
+        kernel = self.model.weights[f"{block}.conv.weight"].values.astype(self.dtype)  # [columns, positions]
+        gated = in_gate * value
+        convolved = np.zeros_like(gated)
+        for span in self.spans:
+            rows = gated[span]
+            for back in range(min(kernel.shape[1], len(rows))):
+                convolved[span][back:] += kernel[:, -1 - back] * rows[: len(rows) - back]
+        return self.product(out_gate * convolved, f"{block}.out_proj.weight")
 
     def projections(self, layer: int, x: Array) -> list[Array]:
         """Query, key and value."""

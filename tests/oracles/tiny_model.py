@@ -83,7 +83,7 @@ class TinyModel:
             shapes |= {"rope_factors_long.weight": (pairs,), "rope_factors_short.weight": (pairs,)}
         for layer in range(self.num_layers):
             shapes |= {f"blk.{layer}.{name}": shape for name, shape in self.layer_shapes(layer).items()}
-        shapes["output_norm.weight"] = (hidden,)
+        shapes[f"{ARCHITECTURES[self.architecture].output_norm}.weight"] = (hidden,)
         if ARCHITECTURES[self.architecture].norm_biases:
             shapes["output_norm.bias"] = (hidden,)
         if not self.tied:
@@ -130,8 +130,21 @@ class TinyModel:
             shapes["ffn_gate_inp_shexp.weight"] = (hidden,)
         return shapes
 
+    def _convolution_shapes(self, layer: int) -> dict[str, tuple[int, ...]]:
+        hidden = self.hidden_size
+        return {
+            "attn_norm.weight": (hidden,),
+            "shortconv.in_proj.weight": (3 * hidden, hidden),
+            "shortconv.conv.weight": (hidden, self._keys()["shortconv.l_cache"]),
+            "shortconv.out_proj.weight": (hidden, hidden),
+            "ffn_norm.weight": (hidden,),
+            **self._feed_forward_shapes(layer),
+        }
+
     def layer_shapes(self, layer: int) -> dict[str, tuple[int, ...]]:
         kind, hidden = ARCHITECTURES[self.architecture], self.hidden_size
+        if kind.has_convolution(layer):
+            return self._convolution_shapes(layer)
         query, kv = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         block: dict[str, tuple[int, ...]] = {"attn_norm.weight": (hidden,)} if kind.pre_norms else {}
         if kind.fused_qkv:
@@ -163,9 +176,15 @@ class TinyModel:
         return block
 
     def _format_of(self, name: str) -> Format:
-        if name.endswith("ffn_gate_inp.weight"):
+        if name.endswith(("ffn_gate_inp.weight", "shortconv.conv.weight")):
             return Format.F32
         return self.formats.get(name) or self.formats.get(name.split(".")[-2], self.format)
+
+    def _kv_heads(self) -> int | list[int]:
+        kind = ARCHITECTURES[self.architecture]
+        if kind.convolution_period == 0:
+            return self.num_kv_heads
+        return [0 if kind.has_convolution(layer) else self.num_kv_heads for layer in range(self.num_layers)]
 
     def _keys(self) -> dict[str, Any]:
         """What an architecture may have its own value of, or only a part of the architectures has."""
@@ -179,7 +198,7 @@ class TinyModel:
         writer.add_block_count(self.num_layers)
         writer.add_feed_forward_length(self.feed_forward_size)
         writer.add_head_count(self.num_heads)
-        writer.add_head_count_kv(self.num_kv_heads)
+        writer.add_head_count_kv(self._kv_heads())
         if self._num_experts > 0:
             writer.add_expert_count(self._num_experts)
             writer.add_expert_used_count(self.num_experts_used)

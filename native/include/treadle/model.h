@@ -5,6 +5,7 @@
 // for a norm that is null or a scale that is one, never for a name.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -47,6 +48,9 @@ struct LayerConfig {
     // Positions a token of a decoder sees, itself included; one of an encoder sees half as many on each side of it.
     // 0: all there are.
     int32_t window = 0;
+    // Positions that a short convolution reads, which the layer has in the stead of attention, the token's own
+    // included.
+    int32_t convolution = 0;  // 0: the layer has attention
     Xielu xielu = {};
 };
 
@@ -98,6 +102,9 @@ struct ModelConfig {
 
     int32_t query_size() const { return num_heads * head_dim; }
     int32_t kv_size() const { return num_kv_heads * head_dim; }
+    bool has_convolutions() const {
+        return std::ranges::any_of(layers, [](const LayerConfig& layer) { return layer.convolution > 0; });
+    }
     int32_t group_size() const { return num_heads / num_kv_heads; }  // query heads that share one KV head
     // Pairs of all rope tables before the given one.
     int64_t first_pair(size_t rope) const {
@@ -145,10 +152,19 @@ struct Mixture {
     const float* shared_gate = nullptr;  // [hidden_size]: the sigmoid of its product weighs the shared expert
 };
 
+// A gated short convolution (Liquid AI 2025): `in` makes an input gate, an output gate and values of a token, one after
+// the other. Each column of the gated values is convolved along the text, then gated.
+struct Convolution {
+    Matrix in;                      // [3 * hidden_size][hidden_size]
+    const float* kernel = nullptr;  // [hidden_size][LayerConfig::convolution], the token's own position last
+};
+
 // Norms and biases are null where the model has none.
 struct LayerWeights {
     Norm attention_norm;
-    Matrix query, key, value, attention_output;
+    Matrix query, key, value;
+    Convolution convolution;                 // in the stead of these and of attention; empty in a layer that has them
+    Matrix attention_output;                 // of what attention, or the convolution, gives
     const float* attention_sinks = nullptr;  // [num_heads], scores of a position that has no value
     const float* query_norm = nullptr;       // of every head before it is rotated, but see ModelConfig
     const float* key_norm = nullptr;
@@ -179,10 +195,11 @@ struct ModelEnds {
 };
 
 // The matrices of a layer that adapters may change, in the order of their ids.
-constexpr int32_t kAdaptable = 7;
+constexpr int32_t kAdaptable = 8;
 inline std::array<Matrix*, kAdaptable> adaptable(LayerWeights& layer) {
     FeedForward& dense = layer.feed_forward;
-    return {&layer.query, &layer.key, &layer.value, &layer.attention_output, &dense.gate, &dense.up, &dense.down};
+    return {&layer.query, &layer.key, &layer.value, &layer.convolution.in, &layer.attention_output,
+            &dense.gate,  &dense.up,  &dense.down};
 }
 
 // A tensor of the file that adapters may change, and the matrices that its rows are, one after the other.

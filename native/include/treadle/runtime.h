@@ -25,8 +25,10 @@ struct StateSum {
 struct StepInput {
     const int32_t* token_ids = nullptr;  // [num_tokens]
     int64_t num_tokens = 0;
-    const int32_t* query_lens = nullptr;       // [num_sequences], tokens of this step, their sum is num_tokens
-    const int32_t* start_positions = nullptr;  // [num_sequences], tokens already in the sequence's KV blocks
+    const int32_t* query_lens = nullptr;  // [num_sequences], tokens of this step, their sum is num_tokens
+    // [num_sequences], tokens already in the sequence's KV blocks. A model with convolutions goes on only where the
+    // last step of the sequence ended, or from the end of a block.
+    const int32_t* start_positions = nullptr;
     int64_t num_sequences = 0;
     // [num_sequences][table_width] block ids, of each group of layers; entries past the need or out of every window are
     // not read
@@ -44,7 +46,7 @@ struct StepInput {
 
 // KV blocks of the layers that see equally far back.
 struct KvGroup {
-    int32_t window = 0;  // positions a token sees, itself included; 0: all before it
+    int32_t window = 0;  // positions a token sees, or a convolution reads, its own included; 0: all before it
     int32_t num_layers = 0;
     int64_t num_blocks = 0;
     size_t block_bytes = 0;
@@ -88,7 +90,7 @@ class Runtime {
     void write_kv_block(size_t group, int64_t block, const uint8_t* data);
     void copy_kv_block(size_t group, int64_t from, int64_t to);
     KvType kv_type() const;
-    // Layers that see everything first, then those with a window; of models with one kind only that one.
+    // Layers that see everything first, then those with a window, then convolutions; only the kinds that the model has.
     const std::vector<KvGroup>& kv_groups() const;
 
     void set_cpus(std::vector<int> cpus);

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from treadle.hardware.memory import HugePages, MemoryBudget
     from treadle.hardware.topology import Topology
     from treadle.models.gguf import ModelFile
+    from treadle.models.hyperparameters import Hyperparameters
     from treadle.models.outline import ModelOutline
 
 __all__ = ["Choice", "ExecutionPlan", "MachineView", "plan_execution", "plan_threads_of"]
@@ -131,6 +132,7 @@ def plan_execution(
     """Choose how to run a model; what ``settings`` set wins over everything measured.
 
     Layers with a sliding window need few KV blocks with an engine that ``frees_windows``, one block after the other.
+    Another one keeps what convolutions need once per request.
 
     Raises:
         UsageError: A setting is out of range.
@@ -141,7 +143,7 @@ def plan_execution(
     shape = file.hyperparameters
     memory = plan_memory(
         file.name,
-        shape if frees_windows else replace(shape, window=0, windowed_kv_bytes_per_token=0),
+        shape if frees_windows else _without_windows(shape),
         file_bytes=num_copies(machine.topology, wanted) * file.file_bytes,
         budget=machine.memory,
         memory_bytes=settings.memory_bytes,
@@ -204,6 +206,11 @@ def _threads(name: str, settings: Settings, machine: MachineView, placement: Pla
         pin=settings.pin,
         num_reserved=settings.reserve_cores,
     )
+
+
+def _without_windows(shape: Hyperparameters) -> Hyperparameters:
+    state_bytes = shape.state_bytes_per_request + shape.convolution_bytes
+    return replace(shape, window=0, windowed_kv_bytes_per_token=0, state_bytes_per_request=state_bytes)
 
 
 def _home_cpus(num_reserved: int, topology: Topology, placement: Placement) -> frozenset[int] | None:

@@ -48,12 +48,15 @@ def kv_type_fits(kv_type: str, model: Hyperparameters) -> bool:
 
 def kv_block_bytes(model: Hyperparameters, kv_type: str) -> int:
     """Return the bytes of one block of 32 tokens over all layers."""
-    return _block_bytes(model.kv_bytes_per_token, kv_type)
+    return _block_bytes(model.kv_bytes_per_token, kv_type) + model.convolution_bytes
 
 
 def windowed_block_bytes(model: Hyperparameters, kv_type: str) -> int:
-    """Return the bytes of one block of 32 tokens over the layers with a sliding window."""
-    return _block_bytes(model.windowed_kv_bytes_per_token, kv_type)
+    """Return the bytes of one block of 32 tokens over the layers that look back no further than a window.
+
+    Of convolutions a block holds what the next tokens read, whatever the type.
+    """
+    return _block_bytes(model.windowed_kv_bytes_per_token, kv_type) + model.convolution_bytes
 
 
 def _block_bytes(f16_token_bytes: int, kv_type: str) -> int:

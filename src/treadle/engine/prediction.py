@@ -87,7 +87,7 @@ class _Counter:
             model, weight_bytes=decode_bytes_of(model), kv_type=kv_type, cost_of=roofline.cost_of
         )
         shape = self._shape
-        self._windowed_share = shape.windowed_kv_bytes_per_token / max(1, shape.kv_bytes_per_token)  # of the layers
+        self._windowed_share = shape.windowed_kv_bytes_per_token / max(1, shape.kv_bytes_per_token)
         layers = [tensor for tensor in model.tensors if len(tensor.shape) > 1 and tensor.name.startswith("blk.")]
         floats = sum(tensor.num_bytes for tensor in layers if tensor.format in ("F32", "F16", "BF16"))
         self.int8_share = 1 - floats / max(1, sum(tensor.num_bytes for tensor in layers))
@@ -107,7 +107,7 @@ class _Counter:
         return steps
 
     def _pairs(self, start: int, end: int) -> float:
-        """How many tokens those from ``start`` to ``end`` look at, in the mean of all layers."""
+        """How many tokens those from ``start`` to ``end`` look at, in the mean of all layers with attention."""
         whole = (end * (end + 1) - start * (start + 1)) / 2
         windowed = sum(min(position + 1, self._shape.window) for position in range(start, end))
         return (1 - self._windowed_share) * whole + self._windowed_share * windowed
@@ -119,7 +119,7 @@ class _Counter:
             weight_bytes=self.work.weight_bytes,
             kv_bytes=kv_bytes,
             int8_ops=self.work.token_ops * num_tokens + self.work.logit_ops * num_sampled,
-            float_ops=4.0 * shape.num_heads * shape.head_dim * shape.num_layers * num_pairs,
+            float_ops=4.0 * shape.num_heads * shape.head_dim * (shape.num_layers - shape.num_convolutions) * num_pairs,
             num_elements=num_tokens * shape.num_layers * shape.hidden_size,
             num_layers=shape.num_layers,
         )

@@ -5,7 +5,7 @@ What their layers compute is for the native core, which has a file for each fami
 
 from __future__ import annotations
 
-__all__ = ["ENCODERS", "REQUIRED_TENSORS", "WINDOW_PERIODS"]
+__all__ = ["ENCODERS", "OUTPUT_NORMS", "REQUIRED_TENSORS", "WINDOW_PERIODS"]
 
 # Architectures whose files need not say that every token sees those behind it, too.
 ENCODERS = frozenset(
@@ -56,12 +56,15 @@ REQUIRED_TENSORS = {
         *(*_EXPERTS, *(name.replace("weight", "bias") for name in _EXPERTS)),
     ),
     "granitemoe": (*_ATTENTION, *_EXPERTS),
+    "lfm2": _weights("attn_norm", "ffn_norm", *_PRODUCTS),  # what is between differs from layer to layer
     "olmoe": (*_ATTENTION, *_weights(*_HEAD_NORMS), *_EXPERTS),
     "glm4": _weights("attn_norm", *_PROJECTIONS, "ffn_norm", "ffn_up", "ffn_down", *_POST_NORMS),
     "phi3": _weights("attn_norm", "attn_qkv", "attn_output", "ffn_norm", "ffn_up", "ffn_down"),
     "seed_oss": _weights("attn_norm", *_PROJECTIONS, "post_attention_norm", *_PRODUCTS),
     **dict.fromkeys(("exaone4", "olmo2"), _POST_NORMS_ONLY),
 }
+# The norm behind the layers, where it is not called output_norm.
+OUTPUT_NORMS = {"lfm2": "token_embd_norm"}
 # Where a file gives a window: all layers have it but the last one of so many, unless the file lists them; 1 for all.
 WINDOW_PERIODS = {"exaone4": 4, "gemma2": 2, "gemma3": 6, "gpt-oss": 2, "olmo2": 4}
 WINDOW_PERIODS |= {"cohere2": 4, "mellum": 4}

@@ -12,7 +12,7 @@ from itertools import compress
 from typing import Any, NoReturn
 
 from treadle.errors import ModelFileError
-from treadle.models.families import ENCODERS, REQUIRED_TENSORS, WINDOW_PERIODS
+from treadle.models.families import ENCODERS, OUTPUT_NORMS, REQUIRED_TENSORS, WINDOW_PERIODS
 
 __all__ = ["Hyperparameters", "read_hyperparameters", "reads_both_ways"]
 
@@ -42,11 +42,18 @@ class Hyperparameters:
     state_bytes_per_request: int = 0
     """What a sequence takes, however long, in models with recurrent layers."""
     window: int = 0
-    """Tokens that one sees in layers with a sliding window, itself included; 0 without such layers."""
+    """Tokens that one sees in layers with a sliding window or a convolution, itself included; 0 without such layers."""
     windowed_kv_bytes_per_token: int = 0
-    """What these layers have of ``kv_bytes_per_token``."""
+    """What layers with a sliding window have of ``kv_bytes_per_token``."""
+    num_convolutions: int = 0
+    """Layers with a short convolution in the stead of attention."""
     is_encoder: bool = False
     """Every token sees those behind it, too, so that texts become vectors and get no answers."""
+
+    @property
+    def convolution_bytes(self) -> int:
+        """What convolutions need of the tokens before one to go on after them, in 32-bit floats."""
+        return self.num_convolutions * max(0, self.window - 1) * self.hidden_size * _F32_BYTES
 
 
 def reads_both_ways(architecture: str, metadata: Mapping[str, Any]) -> bool:
@@ -93,6 +100,7 @@ class _Reader:
         feed_forward_size = max(self._layers("feed_forward_length", num_blocks))
         is_encoder = reads_both_ways(self._architecture, self._metadata)
         window, is_windowed = (0, []) if is_encoder else self._windows(num_blocks)
+        convolution, num_convolutions = self._convolutions(num_kv_heads)
         kv_head_bytes = (head_dim + value_dim) * _F16_BYTES
         found = Hyperparameters(
             num_layers=num_layers,
@@ -106,8 +114,9 @@ class _Reader:
             kv_bytes_per_token=0 if is_encoder else sum(num_kv_heads) * kv_head_bytes,
             state_bytes_per_request=self._state_bytes(num_layers),
             is_encoder=is_encoder,
-            window=window,
+            window=window or convolution,
             windowed_kv_bytes_per_token=sum(compress(num_kv_heads, is_windowed)) * kv_head_bytes,
+            num_convolutions=num_convolutions,
             **self._experts(feed_forward_size),
         )
         self._check_layers(num_layers, num_blocks)
@@ -138,6 +147,12 @@ class _Reader:
         if len(listed) != num_layers:
             self._refuse(key, f"one number, or {num_layers} values, one per layer", listed)
         return window, [bool(value) for value in listed]
+
+    def _convolutions(self, num_kv_heads: list[int]) -> tuple[int, int]:
+        """The tokens that short convolutions read, and how many layers have one: those without KV heads."""
+        if f"{self._architecture}.shortconv.l_cache" not in self._metadata:
+            return 0, 0
+        return self._number("shortconv.l_cache", at_least=2), num_kv_heads.count(0)
 
     def _number(self, name: str, *, default: int | None = None, at_least: int = 1, at_most: int = _MAX_SIZE) -> int:
         key = f"{self._architecture}.{name}"
@@ -213,7 +228,8 @@ class _Reader:
             of_layer = tuple(
                 name for name in of_layer if name not in ("ffn_gate.weight", "ffn_up.weight", "ffn_down.weight")
             )
-        return ["output_norm.weight", *(f"blk.{i}.{name}" for i in range(num_layers) for name in of_layer)]
+        output_norm = OUTPUT_NORMS.get(self._architecture, "output_norm")
+        return [f"{output_norm}.weight", *(f"blk.{i}.{name}" for i in range(num_layers) for name in of_layer)]
 
     def _has_experts(self) -> bool:
         return bool(self._metadata.get(f"{self._architecture}.expert_count"))

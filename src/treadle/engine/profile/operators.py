@@ -21,7 +21,8 @@ START, END = "start", "end"  # before the first operator, and between the last o
 # Whose weights an operator multiplies with.
 _WEIGHTS = {
     "qkv": ("attn_q", "attn_k", "attn_v", "attn_qkv"),
-    "attention_output": ("attn_output",),
+    "convolution_in": ("in_proj",),
+    "attention_output": ("attn_output", "out_proj"),
     "route": ("ffn_gate_inp",),
     "gate_up": ("ffn_gate", "ffn_up", "ffn_gate_exps", "ffn_up_exps"),
     "down": ("ffn_down", "ffn_down_exps"),
@@ -70,8 +71,8 @@ def _num_workers(timings: StepTimings) -> float:
 
 
 def float_operators(file: ModelFile) -> frozenset[str]:
-    """Return the operators that multiply floats: attention, and those whose weights are floats for the most part."""
-    names = {"attention"}
+    """Return the operators that multiply floats: attention, convolutions, and those whose weights mostly are floats."""
+    names = {"attention", "convolve"}
     sizes: dict[str, dict[bool, int]] = {}
     for tensor in file.tensors:
         part = tensor.name.removesuffix(".weight").rpartition(".")[2]
