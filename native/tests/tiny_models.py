@@ -26,6 +26,7 @@ MODELS = {
     "gemma2": TinyModel(architecture="gemma2", format=Format.Q5_0, keys={"attention.sliding_window": 20}),
     "apertus": TinyModel(architecture="apertus", format=Format.Q5_1),
     "bailingmoe2": TinyModel(architecture="bailingmoe2", format=Format.Q8_0, num_layers=3),
+    "lfm2": TinyModel(architecture="lfm2", format=Format.Q4_1),
     "q6_k": TinyModel.for_k_quants(format=Format.Q6_K),
     "iq4_xs": TinyModel.for_k_quants(format=Format.IQ4_XS),
     "tq1_0": TinyModel.for_k_quants(format=Format.TQ1_0),

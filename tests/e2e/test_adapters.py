@@ -25,6 +25,7 @@ OTHER_RANK = {
     "blk.1.attn_q.weight.lora_b": RNG.normal(0, 0.3, (288, 9)),
 }
 FUSED = ("attn_qkv",)
+CONVOLUTION = ("in_proj", "out_proj")
 NO_DENSE = {"ffn_gate", "ffn_up", "ffn_down"}
 
 
@@ -48,11 +49,13 @@ def test_equals_merged_weights(tmp_path: Path, adapter: TinyAdapter, isa: str) -
     check_float_model(model.write(tmp_path / "tiny.gguf"), PROMPTS, 4, isa, path)
 
 
-# phi3 and glm4 have several projections in one tensor.
-@pytest.mark.parametrize("architecture", ["qwen2", "gemma2", "qwen3moe", "phi3", "glm4", "cohere2", "starcoder2"])
+# phi3 and glm4 have several projections in one tensor, lfm2 those of convolutions.
+@pytest.mark.parametrize(
+    "architecture", ["qwen2", "gemma2", "qwen3moe", "phi3", "glm4", "cohere2", "starcoder2", "lfm2"]
+)
 def test_other_architectures(tmp_path: Path, architecture: str) -> None:
     model = TinyModel(architecture=architecture, format=Format.F32)
-    path = TinyAdapter(targets=ALL + FUSED).write(tmp_path / "adapter.gguf", model)
+    path = TinyAdapter(targets=ALL + FUSED + CONVOLUTION).write(tmp_path / "adapter.gguf", model)
     check_float_model(model.write(tmp_path / "tiny.gguf"), PROMPTS, 4, adapter_path=path)
 
 

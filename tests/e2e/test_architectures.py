@@ -15,7 +15,7 @@ from gguf import GGMLQuantizationType as Format
 from oracles.architectures import ARCHITECTURES
 from oracles.numpy_encoder import ENCODERS
 from oracles.tiny_model import TinyModel
-from treadle.errors import UnsupportedModelError
+from treadle.errors import ModelFileError, UnsupportedModelError
 from treadle.models.gguf import ModelFile
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "models.md"
@@ -82,12 +82,45 @@ def test_quantised_architectures(tmp_path: Path, architecture: str) -> None:
             },
             id="xielu-of-each-layer",
         ),
+        pytest.param("lfm2", {"shortconv.l_cache": 2}, id="short-convolutions"),
+        pytest.param("lfm2", {"shortconv.l_cache": 32}, id="convolutions-as-long-as-a-block"),
         pytest.param("phi3", {"rope.scaling.original_context_length": 1024}, id="short-factors"),
     ],
 )
 def test_variants(tmp_path: Path, architecture: str, keys: dict[str, Any]) -> None:
     path = small(architecture, keys=keys).write(tmp_path / "tiny.gguf")
     check_float_model(path, [random_tokens(100)], 8)
+
+
+@pytest.mark.parametrize(
+    ("keys", "error", "message"),
+    [
+        ({"shortconv.l_cache": 33}, ModelFileError, r"lfm2.shortconv.l_cache is 33, expected 2 to 32"),
+        ({"shortconv.l_cache": 1}, ModelFileError, r"lfm2.shortconv.l_cache is 1, expected 2 to 32"),
+        ({"attention.sliding_window": 50}, UnsupportedModelError, r"sliding_window: this core runs no windows beside"),
+        ({"attention.causal": False}, UnsupportedModelError, r"attention.causal is false"),
+        ({"attention.head_count_kv": [0, 1, 0]}, ModelFileError, r"head_count_kv has 3 integers, expected 7"),
+        ({"attention.head_count_kv": [0, 1, 0, 0, 3, 0, 0]}, UnsupportedModelError, r"from layer to layer: 1 and 3"),
+        ({"attention.head_count_kv": [0] * 7}, UnsupportedModelError, r"head_count_kv is 0 in every layer"),
+        ({"attention.head_count_kv": [1] * 7}, ModelFileError, r"layer 0 has KV heads and the tensor shortconv.in_"),
+        ({"attention.head_count_kv": 1}, ModelFileError, r"layer 0 has KV heads and the tensor shortconv.in_proj"),
+        ({"attention.head_count_kv": [0, 1, 0, 0, 0, 0, 0]}, ModelFileError, r"layer 4 has no KV heads and no tensor"),
+    ],
+    ids=str,
+)
+def test_what_convolutions_do_not_come_with(
+    tmp_path: Path, keys: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        Core(small("lfm2", keys=keys).write(tmp_path / "tiny.gguf"))
+
+
+def test_a_convolution_keeps_two_rows_per_block_as_floats(tmp_path: Path) -> None:
+    path = small("lfm2", head_dim=32).write(tmp_path / "tiny.gguf")
+    _, plain = Core(path).runtime.kv_blocks
+    _, rounded = Core(path, kv_type="q8_0").runtime.kv_blocks
+    assert (plain.window, plain.kv_block_bytes) == (3, 5 * 2 * SMALL["hidden_size"] * 4)
+    assert plain.kv_layout == rounded.kv_layout
 
 
 def test_the_wanted_context_chooses_the_factors_of_positions(tmp_path: Path) -> None:

@@ -86,6 +86,14 @@ def test_a_later_process_restores_instead_of_computing(tiny_path: Path, expected
     assert ask(tiny_path, shared) == (alone, 96)
 
 
+def test_a_later_process_goes_on_with_what_convolutions_kept(tmp_path: Path) -> None:
+    path = TinyModel("lfm2", format=Format.Q8_0).write(tmp_path / "lfm2.gguf")
+    with LLM(path) as plain:
+        alone = plain.generate(PROMPTS[0], GREEDY).token_ids
+    assert ask(path, PROMPTS[0]) == (alone, 0)
+    assert ask(path, PROMPTS[0]) == (alone, NUM_FULL_BLOCKS * 32)
+
+
 def test_a_process_that_is_killed_leaves_a_store_that_serves(
     tiny_path: Path, expected: list[list[int]], home: Path
 ) -> None:

@@ -209,6 +209,16 @@ def test_a_model_with_windows_in_all_layers_has_one_pool() -> None:
     assert 1000 * MB - 320_000 < asked.weight_bytes + asked.scratch_bytes + asked.kv_bytes <= 1000 * MB
 
 
+def test_convolutions_take_what_they_keep_whatever_the_type() -> None:
+    needs = replace(NEEDS, head_dim=32, window=3, num_convolutions=5, hidden_size=64, context_length=131072)
+    assert needs.convolution_bytes == 5 * 2 * 64 * 4
+    result = plan(needs=needs, context=32768)
+    assert (result.num_blocks, result.num_window_blocks) == (1024 + 128, 19 + 128)
+    assert result.kv_bytes == 1152 * 320_000 + 147 * needs.convolution_bytes
+    small = plan(needs=needs, context=32768, kv_type="q8_0")
+    assert small.kv_bytes == 1152 * 170_000 + 147 * needs.convolution_bytes
+
+
 def test_q8_0_takes_17_of_32_bytes_in_both_pools() -> None:
     needs = replace(WINDOWED, head_dim=32)
     plain, small = plan(needs=needs), plan(needs=needs, kv_type="q8_0")

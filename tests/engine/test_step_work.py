@@ -27,7 +27,9 @@ def test_a_step_is_the_sum_of_its_chunks() -> None:
 
 
 def fake_file(tensors: list[TensorEntry], **metadata: Any) -> Any:
-    hyperparameters = SimpleNamespace(kv_bytes_per_token=640, windowed_kv_bytes_per_token=0, window=0)
+    hyperparameters = SimpleNamespace(
+        kv_bytes_per_token=640, windowed_kv_bytes_per_token=0, window=0, convolution_bytes=0
+    )
     return SimpleNamespace(tensors=tensors, metadata=metadata, architecture="x", hyperparameters=hyperparameters)
 
 

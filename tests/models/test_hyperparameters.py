@@ -90,6 +90,19 @@ def test_what_may_be_left_out_or_given_per_layer() -> None:
     assert read(metadata(attention__head_count_kv=[0, 2]), shapes()).kv_bytes_per_token == 2 * 32 * 2
 
 
+def test_layers_without_kv_heads_have_a_convolution() -> None:
+    names = {"output_norm.weight": "token_embd_norm.weight"}
+    tensors = {names.get(name, name): shape for name, shape in shapes().items() if ".attn_q" not in name}
+    keys = metadata("lfm2", attention__head_count_kv=[0, 2], shortconv__l_cache=3)
+    found = read(keys, tensors, "lfm2")
+    assert (found.window, found.num_convolutions, found.num_kv_heads) == (3, 1, 2)
+    assert found.convolution_bytes == 2 * HIDDEN * 4
+    assert found.kv_bytes_per_token == 2 * 32 * 2
+    refused(keys, shapes(), "tensor 'token_embd_norm.weight' is missing", architecture="lfm2")
+    keys["lfm2.shortconv.l_cache"] = 1
+    refused(keys, tensors, "key 'lfm2.shortconv.l_cache'", "found 1", architecture="lfm2")
+
+
 def test_an_architecture_the_core_does_not_know_is_described_all_the_same() -> None:
     only_embedding = {"token_embd.weight": (HIDDEN, VOCAB), "blk.7.odd": (1,)}
     assert read(metadata("other"), only_embedding, "other").num_layers == LAYERS

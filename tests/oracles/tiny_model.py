@@ -82,7 +82,9 @@ class TinyModel:
             pairs = self._keys()["rope.dimension_count"] // 2
             shapes |= {"rope_factors_long.weight": (pairs,), "rope_factors_short.weight": (pairs,)}
         for layer in range(self.num_layers):
-            shapes |= {f"blk.{layer}.{name}": shape for name, shape in self.layer_shapes(layer).items()}
+            convolves = ARCHITECTURES[self.architecture].has_convolution(layer)
+            of_layer = self._convolution_shapes(layer) if convolves else self.layer_shapes(layer)
+            shapes |= {f"blk.{layer}.{name}": shape for name, shape in of_layer.items()}
         shapes[f"{ARCHITECTURES[self.architecture].output_norm}.weight"] = (hidden,)
         if ARCHITECTURES[self.architecture].norm_biases:
             shapes["output_norm.bias"] = (hidden,)
@@ -143,8 +145,6 @@ class TinyModel:
 
     def layer_shapes(self, layer: int) -> dict[str, tuple[int, ...]]:
         kind, hidden = ARCHITECTURES[self.architecture], self.hidden_size
-        if kind.has_convolution(layer):
-            return self._convolution_shapes(layer)
         query, kv = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         block: dict[str, tuple[int, ...]] = {"attn_norm.weight": (hidden,)} if kind.pre_norms else {}
         if kind.fused_qkv:
@@ -198,7 +198,8 @@ class TinyModel:
         writer.add_block_count(self.num_layers)
         writer.add_feed_forward_length(self.feed_forward_size)
         writer.add_head_count(self.num_heads)
-        writer.add_head_count_kv(self._kv_heads())
+        if "attention.head_count_kv" not in self.keys:
+            writer.add_head_count_kv(self._kv_heads())
         if self._num_experts > 0:
             writer.add_expert_count(self._num_experts)
             writer.add_expert_used_count(self.num_experts_used)

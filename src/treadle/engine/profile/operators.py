@@ -22,6 +22,7 @@ START, END = "start", "end"  # before the first operator, and between the last o
 _WEIGHTS = {
     "qkv": ("attn_q", "attn_k", "attn_v", "attn_qkv"),
     "convolution_in": ("in_proj",),
+    "convolve": ("conv",),
     "attention_output": ("attn_output", "out_proj"),
     "route": ("ffn_gate_inp",),
     "gate_up": ("ffn_gate", "ffn_up", "ffn_gate_exps", "ffn_up_exps"),
@@ -71,8 +72,8 @@ def _num_workers(timings: StepTimings) -> float:
 
 
 def float_operators(file: ModelFile) -> frozenset[str]:
-    """Return the operators that multiply floats: attention, convolutions, and those whose weights mostly are floats."""
-    names = {"attention", "convolve"}
+    """Return the operators that multiply floats: attention, and those whose weights are floats for the most part."""
+    names = {"attention"}
     sizes: dict[str, dict[bool, int]] = {}
     for tensor in file.tensors:
         part = tensor.name.removesuffix(".weight").rpartition(".")[2]
