@@ -16,6 +16,7 @@ from gguf import GGMLQuantizationType as Format
 from numpy.typing import NDArray
 
 from oracles.architectures import ARCHITECTURES
+from oracles.numpy_feed_forward import choose_experts, gated, ungated
 from oracles.numpy_rope import plain_rope_tables, rope_tables
 
 Array = NDArray[np.floating[Any]]
@@ -258,93 +259,39 @@ class _Pass:
         """SwiGLU or, with the tanh approximation of GELU, GeGLU (Shazeer 2020); or what there is without a gate."""
         block = f"blk.{layer}"
         if self.model.kind.ungated:
-            return self.product(
-                self.ungated(layer, self.product(x, f"{block}.ffn_up.weight")), f"{block}.ffn_down.weight"
-            )
+            up = self.product(x, f"{block}.ffn_up.weight")
+            return self.product(ungated(self.model.kind, up, self.model.metadata, layer), f"{block}.ffn_down.weight")
         if f"{block}.ffn_gate_inp.weight" in self.model.weights:
             return self.mixture(layer, x)
         if f"{block}.ffn_gate.weight" in self.model.weights:
             gate, up = (self.product(x, f"{block}.ffn_{part}.weight") for part in ("gate", "up"))
         else:
             gate, up = np.split(self.product(x, f"{block}.ffn_up.weight"), 2, axis=1)
-        return self.product(self.gated(gate, up), f"{block}.ffn_down.weight")
-
-    def ungated(self, layer: int, up: Array) -> Array:
-        """GELU, a squared ReLU (So et al. 2021) or xIELU (Huang and Schlag 2024)."""
-        if self.model.kind.ungated == "gelu":
-            return tanh_gelu(up).astype(self.dtype)
-        if self.model.kind.ungated == "squared_relu":
-            return np.maximum(up, 0) ** 2
-        learnt = (self.model.metadata[f"xielu.{name}"] for name in ("alpha_p", "alpha_n", "beta", "eps"))
-        positive, negative, beta, epsilon = (value[layer] if isinstance(value, list) else value for value in learnt)
-        above = np.log1p(np.exp(positive)) * up**2
-        below = (np.expm1(np.minimum(up, epsilon)) - up) * (beta + np.log1p(np.exp(negative)))
-        return (np.where(up > 0, above, below) + beta * up).astype(self.dtype)
-
-    def gated(self, gate: Array, up: Array) -> Array:
-        if self.model.kind.clamped_gate:
-            gate, up = np.minimum(gate, 7), np.clip(up, -7, 7) + 1
-            active = gate / (1 + np.exp(-1.702 * gate))
-        elif self.model.kind.gelu:
-            active = tanh_gelu(gate)
-        else:
-            active = gate / (1 + np.exp(-gate))
-        return (active * up).astype(self.dtype)
-
-    def choose_experts(self, layer: int, scores: Array) -> tuple[Array, NDArray[np.intp]]:
-        """The weight of each expert for each token, and which ones a token goes through."""
-        kind, get = self.model.kind, self.model.hyperparameter
-        if kind.sigmoid_experts:
-            weights = 1 / (1 + np.exp(-scores))
-        else:
-            weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-            weights /= weights.sum(axis=-1, keepdims=True)
-        bias = self.model.weights.get(f"blk.{layer}.exp_probs_b.bias")
-        ranks = weights if bias is None else weights + bias.values.astype(self.dtype)
-        num_groups = get("expert_group_count", 1)
-        if num_groups > 1:
-            ranks = without_groups(ranks, num_groups, get("expert_group_used_count"))
-        chosen = np.argsort(-ranks, axis=-1, kind="stable")[:, : get("expert_used_count")]
-        if get("expert_weights_norm", not kind.shares_of_all):
-            weights = weights / np.take_along_axis(weights, chosen, axis=-1).sum(axis=-1, keepdims=True)
-        return weights * self.dtype(get("expert_weights_scale", 1.0)), chosen
+        return self.product(gated(self.model.kind, gate, up), f"{block}.ffn_down.weight")
 
     def mixture(self, layer: int, x: Array) -> Array:
         """A mixture of experts (Shazeer et al. 2017) over all tokens, one token and expert after the other."""
         block = f"blk.{layer}"
         scores = self.product(x, f"{block}.ffn_gate_inp.weight")
-        weights, chosen = self.choose_experts(layer, scores)
+        bias = self.model.weights.get(f"{block}.exp_probs_b.bias")
+        weights, chosen = choose_experts(
+            self.model.kind, self.model.hyperparameter, scores, None if bias is None else bias.values
+        )
         out = np.zeros_like(x)
         for token, experts in enumerate(chosen):
             row = x[token : token + 1]
             for expert in experts:
                 gate, up = (self.product(row, f"{block}.ffn_{part}_exps.weight", expert) for part in ("gate", "up"))
-                down = self.product(self.gated(gate, up), f"{block}.ffn_down_exps.weight", expert)
+                down = self.product(gated(self.model.kind, gate, up), f"{block}.ffn_down_exps.weight", expert)
                 out[token] += weights[token, expert] * down[0]
         if self.model.kind.shared_expert:
             gate, up = (self.product(x, f"{block}.ffn_{part}_shexp.weight") for part in ("gate", "up"))
-            down = self.product(self.gated(gate, up), f"{block}.ffn_down_shexp.weight")
+            down = self.product(gated(self.model.kind, gate, up), f"{block}.ffn_down_shexp.weight")
             if self.model.kind.shared_expert == "gated":
                 weight = x @ self.model.weights[f"{block}.ffn_gate_inp_shexp.weight"].values.astype(self.dtype)
                 down /= (1 + np.exp(-weight))[:, None]
             out += down
         return out
-
-
-def tanh_gelu(x: Array) -> Array:
-    """GELU as Hendrycks and Gimpel (2016) approximate it."""
-    out: Array = x / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3)))
-    return out
-
-
-def without_groups(ranks: Array, num_groups: int, num_used: int) -> Array:
-    """The ranks, but for those outside the groups whose best two add up to most (DeepSeek-AI 2024)."""
-    groups = ranks.reshape(len(ranks), num_groups, -1)
-    best = np.sort(groups, axis=-1)[..., -2:].sum(axis=-1)
-    dropped = np.argsort(-best, axis=-1, kind="stable")[:, num_used:]
-    out = groups.copy()
-    np.put_along_axis(out, dropped[..., None], -np.inf, axis=1)
-    return out.reshape(ranks.shape)
 
 
 def round_to_int8(x: Array, block: int) -> Array:
