@@ -17,6 +17,7 @@ import pytest
 
 import treadle
 from oracles.tiny_adapter import TinyAdapter
+from oracles.tiny_encoder import UNIGRAM_VOCABULARY, TinyEncoder
 from oracles.tiny_model import TinyModel
 from patience import PATIENCE_SECONDS
 from running_server import MODEL, RunningServer
@@ -90,7 +91,7 @@ def same_words(some: str, other: str) -> bool:
 
 @pytest.mark.parametrize("block", [*blocks("python")])
 def test_python_block(block: str, shell: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Scripts succeed and say nothing on stderr; those that talk to a server, or load adapters, find them."""
+    """Scripts succeed and say nothing on stderr; those that talk to a server, or load adapters or a ranker, find them."""
     for package in re.findall(r"^from (langchain_openai|llama_index)\b", block, re.MULTILINE):
         pytest.importorskip(package)
     script = tmp_path / "block.py"
@@ -99,6 +100,8 @@ def test_python_block(block: str, shell: dict[str, str], tmp_path: Path, request
         block = block.replace("http://127.0.0.1:8080", url).replace("smollm2:135m", MODEL)
     for name in re.findall(r"load_adapter\(.*\"(\w+\.gguf)\"", block):
         TinyAdapter(rank=1).write(tmp_path / name, SMOLLM2)
+    for name in re.findall(r"LLM\(\"\./(.*rerank.*\.gguf)\"\)", block):
+        TinyEncoder(ranks=True, pooling=None, vocabulary=UNIGRAM_VOCABULARY).write(tmp_path / name)
     script.write_text(block)
     run = subprocess.run(
         [sys.executable, script],

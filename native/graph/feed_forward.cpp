@@ -33,12 +33,6 @@ void apply_xielu(const Xielu& xielu, float* values, int64_t num_values) {
     }
 }
 
-constexpr auto kOnes = [] {
-    std::array<float, kMaxTile * kPanelRows> ones;
-    ones.fill(1.0f);
-    return ones;
-}();
-
 }  // namespace
 
 void Runtime::Impl::activate(float* gate, float* up, int64_t num_values) const {

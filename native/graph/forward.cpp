@@ -90,51 +90,6 @@ const float* Runtime::Impl::kept(int64_t row) const {
     return residual_ + place * model_->config().hidden_size;
 }
 
-void Runtime::Impl::sum_states(int worker, const StateSum& rows, double* sum) {
-    const int64_t hidden_size = model_->config().hidden_size;
-    const float* residual = kept(rows.first_row);  // the rows after it follow there, too
-    for (int64_t r = 0; r < rows.num_rows; ++r) {
-        const float* state = normalised(worker, residual + r * hidden_size, model_->ends().output_norm);
-        for (int64_t d = 0; d < hidden_size; ++d) sum[d] += static_cast<double>(state[d]);
-    }
-}
-
-void Runtime::Impl::add_states(int worker) {
-    if (model_->ends().has_projection()) return add_projected_states(worker);
-    pool_.share(worker, input_.num_state_sums, 1, [&](int64_t index, int64_t) {
-        sum_states(worker, input_.state_sums[index], input_.state_sums[index].sum);
-    });
-    timers_.lap(worker, Operator::kAddStates);
-}
-
-void Runtime::Impl::add_projected_states(int worker) {
-    const int64_t num_sums = input_.num_state_sums, hidden_size = model_->config().hidden_size;
-    const auto& [first, second] = model_->ends().projection;
-    double* sum = worker_sums_ + worker * hidden_size;
-    pool_.share(worker, num_sums, 1, [&](int64_t index, int64_t) {
-        std::fill_n(sum, hidden_size, 0.0);
-        sum_states(worker, input_.state_sums[index], sum);
-        std::transform(sum, sum + hidden_size, pooled_ + index * hidden_size,
-                       [](double value) { return static_cast<float>(value); });
-    });
-    quantise(worker, num_sums, hidden_size, {&first}, [&](int64_t row) { return pooled_ + row * hidden_size; });
-    multiply(worker, {&first}, num_sums,
-             [&](const Matrix& matrix, int64_t row, int64_t rows, int64_t token, int64_t num_tokens, const float* out) {
-                 for (int64_t t = 0; t < num_tokens; ++t) {
-                     std::copy_n(out + t * kPanelRows, rows, projected_ + (token + t) * matrix.rows + row);
-                 }
-             });
-    quantise(worker, num_sums, second.columns, {&second}, [&](int64_t row) { return projected_ + row * first.rows; });
-    multiply(worker, {&second}, num_sums,
-             [&](const Matrix&, int64_t row, int64_t rows, int64_t token, int64_t num_tokens, const float* out) {
-                 for (int64_t t = 0; t < num_tokens; ++t) {
-                     double* target = input_.state_sums[token + t].sum + row;
-                     for (int64_t r = 0; r < rows; ++r) target[r] += static_cast<double>(out[t * kPanelRows + r]);
-                 }
-             });
-    timers_.lap(worker, Operator::kAddStates, [&] { return product_work({&first, &second}, num_sums); });
-}
-
 void Runtime::Impl::finish_logits(float* logits, int64_t count) const {
     const ModelConfig& config = model_->config();
     if (config.logit_scale != 1.0f) {

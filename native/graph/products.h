@@ -15,6 +15,13 @@ inline void request_start(const uint8_t* panel) {
     for (int i = 0; i < kBytes; i += 64) __builtin_prefetch(panel + i);
 }
 
+// What GELU without a gate is multiplied by.
+inline constexpr auto kOnes = [] {
+    std::array<float, kMaxTile * kPanelRows> ones;
+    ones.fill(1.0f);
+    return ones;
+}();
+
 // A part of a tile of this many columns stays in the nearest cache while token after token is written into it.
 constexpr int64_t kQuantiseColumns = 2048;
 

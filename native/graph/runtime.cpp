@@ -50,8 +50,8 @@ void Runtime::Impl::carve_scratch() {
     copy_offsets_.resize(workers);
     const int64_t widest = std::max<int64_t>({config.hidden_size, config.query_size(), config.feed_forward_size,
                                               config.experts.feed_forward_size, config.experts.shared_feed_forward_size,
-                                              model_->ends().projection[0].rows});
-    const auto& projection = model_->ends().projection;
+                                              model_->ends().head.first.rows});
+    const Head& head = model_->ends().head;
     const auto logit_size = static_cast<size_t>(config.causal ? config.vocab_size : 0);
     const int64_t max_pairs = dispatch_.max_pairs();
     const int64_t max_values =
@@ -76,9 +76,9 @@ void Runtime::Impl::carve_scratch() {
         expert_out_ = carver.take<float>(static_cast<size_t>(max_pairs * config.hidden_size));
         cos_ = carver.take<float>(tokens * config.rope_pairs());
         sin_ = carver.take<float>(tokens * config.rope_pairs());
-        pooled_ = carver.take<float>(projection[0].rows > 0 ? tokens * config.hidden_size : 0);
-        projected_ = carver.take<float>(tokens * static_cast<size_t>(projection[0].rows));
-        worker_sums_ = carver.take<double>(projection[0].rows > 0 ? workers * config.hidden_size : 0);
+        pooled_ = carver.take<float>(head.exists() ? tokens * config.hidden_size : 0);
+        head_inner_ = carver.take<float>(tokens * static_cast<size_t>(head.first.rows));
+        worker_sums_ = carver.take<double>(head.exists() ? workers * config.hidden_size : 0);
         logits_ = carver.take<float>(static_cast<size_t>(max_logit_rows_) * logit_size);
         worker_rows_ = carver.take<float>(workers * config.hidden_size);
         worker_vocab_ = carver.take<float>(workers * logit_size);

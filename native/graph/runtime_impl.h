@@ -57,7 +57,9 @@ class Runtime::Impl {
     void multiply_ungated(int worker, int32_t layer);
     void experts_block(int worker, const LayerWeights& layer);
     void add_states(int worker);
-    void add_projected_states(int worker);
+    void run_head(int worker);
+    void pool_states(int worker);
+    void head_inner(int worker);
     void sum_states(int worker, const StateSum& rows, double* sum);
     void logits_and_samples(int worker);
 
@@ -161,8 +163,8 @@ class Runtime::Impl {
     float* expert_out_ = nullptr;        // [pairs][hidden_size]
     float* cos_ = nullptr;               // [tokens][pairs of all rope tables]
     float* sin_ = nullptr;               // the same
-    float* pooled_ = nullptr;            // [tokens][hidden_size], sums of states; null without a projection
-    float* projected_ = nullptr;         // [tokens][rows of its first matrix]; the same
+    float* pooled_ = nullptr;            // [tokens][hidden_size], sums or means of states; null without a head
+    float* head_inner_ = nullptr;        // [tokens][rows of its first matrix]; the same
     double* worker_sums_ = nullptr;      // [workers][hidden_size]; the same
     float* logits_ = nullptr;            // [max_logit_rows][vocab_size]
     float* worker_rows_ = nullptr;       // [workers][hidden_size]

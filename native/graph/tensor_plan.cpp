@@ -69,7 +69,10 @@ void TensorPlan::fused_matrix(const std::string& name, int64_t columns, const st
     const GgufTensor& tensor = require(name);
     int64_t rows = 0;
     for (const Part& part : parts) rows += part.rows;
-    expect_shape(tensor, {static_cast<uint64_t>(columns), static_cast<uint64_t>(rows)});
+    const bool is_one_row = rows == 1 && tensor.shape.size() == 1;  // some converters drop the dimension
+    if (!is_one_row || tensor.shape[0] != static_cast<uint64_t>(columns)) {
+        expect_shape(tensor, {static_cast<uint64_t>(columns), static_cast<uint64_t>(rows)});
+    }
     uint64_t file_offset = 0;
     for (const Part& part : parts) {
         place(tensor, file_offset, part.rows, columns, format.value_or(tensor.format), part.target);

@@ -53,6 +53,7 @@ class WeightLoader {
         check_vocabulary();
         plan_.matrix("token_embd.weight", config.vocab_size, config.hidden_size, model_.ends_.token_embedding);
         family_.plan_ends(plan_, config, model_.ends_);
+        plan_scores(plan_, config, model_.ends_.head);
         for (const char* name : {kRopeFactors, kLongRopeFactors, kShortRopeFactors}) plan_.mark_used(name);
         model_.layers_.resize(static_cast<size_t>(config.num_layers));
         for (int32_t i = 0; i < config.num_layers; ++i) {

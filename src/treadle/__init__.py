@@ -27,6 +27,7 @@ if _typing.TYPE_CHECKING:
     from treadle.engine.guide import Constraint
     from treadle.engine.llm import LLM
     from treadle.engine.prompt import EncodedPrompt
+    from treadle.engine.ranking import RankedDocument
     from treadle.engine.remote.engine import RemoteEngine
     from treadle.engine.remote.http import RemoteLimits
     from treadle.engine.remote.llm import RemoteLLM
@@ -72,6 +73,7 @@ __all__ = [
     "ModelFileError",
     "PoolCounters",
     "Prices",
+    "RankedDocument",
     "ReasoningPiece",
     "RegexForm",
     "RemoteEngine",
@@ -123,6 +125,7 @@ _MODULES = {
     "StepStats": "treadle.engine.statistics",
     "StoreStats": "treadle.engine.block_store",
     "EncodedPrompt": "treadle.engine.prompt",
+    "RankedDocument": "treadle.engine.ranking",
     "RemoteEngine": "treadle.engine.remote.engine",
     "RemoteLLM": "treadle.engine.remote.llm",
     "RemoteLimits": "treadle.engine.remote.http",

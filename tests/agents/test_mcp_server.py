@@ -31,7 +31,7 @@ class Embedder(ScriptedEngine):
 
     def __init__(self, script: list[Any]) -> None:
         super().__init__(script)
-        self.report = SimpleNamespace(embeds_only=False)
+        self.report = SimpleNamespace(embeds_only=False, ranks=False)
 
     async def embed(self, inputs: Any, **_: Any) -> list[Any]:
         if "bad" in inputs:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from fakes import FakeRunner, FakeStore, answer, make_embedding_request, make_re
 from treadle.engine.block_pool import BlockPool
 from treadle.engine.embedding import EmbeddingOptions, EmbeddingRequest, default_pooling
 from treadle.engine.engine import Engine
+from treadle.engine.load import LoadReport
 from treadle.engine.plan import StepPlan
 from treadle.engine.prefix_cache import PrefixCache
 from treadle.engine.request import AnswerRequest, Request, TokenEvent
@@ -254,7 +256,7 @@ def test_a_vector_is_cut_before_it_is_normalised() -> None:
 )
 def test_options_out_of_range(options: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError, match=text):
-        EmbeddingOptions(**options).check(3)
+        EmbeddingOptions(**options).check(3, cast(LoadReport, SimpleNamespace(ranks=False, embeds_only=False)))
 
 
 @pytest.mark.parametrize(("value", "pooling"), [(None, "mean"), (0, "mean"), (1, "mean"), (3, "last")])

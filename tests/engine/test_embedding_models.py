@@ -145,10 +145,10 @@ def test_an_encoder_gives_no_answers(bert: LLM, bert_path: Path) -> None:
     assert refused.err.startswith(f"error: {REFUSAL}\nhint: use `LLM.embed`, or `treadle serve`")
 
 
-def test_models_that_rate_pairs_are_refused(tmp_path: Path) -> None:
+def test_models_that_rank_without_a_head_are_refused(tmp_path: Path) -> None:
     path = TinyEncoder(pooling=PoolingType.RANK).write(tmp_path / "rank.gguf")
-    for engine in ("", "native"):
-        with pytest.raises(UnsupportedModelError, match="rates pairs of texts"):
+    for engine, problem in (("", "ranks documents, which is not run"), ("native", "but without its head")):
+        with pytest.raises(UnsupportedModelError, match=problem):
             LLM(path, engine=engine)
 
 

@@ -40,12 +40,14 @@ class EncoderKind:
     """That one is the first of them."""
     dense: bool = False
     """Two products behind the mean of the states."""
+    mean_head: bool = False
+    """A head takes the mean of the states and has GELU and a norm, instead of the first state and tanh."""
 
 
 ENCODERS = {
     "bert": EncoderKind(positions=True, token_types=True, biases=True, post_norms=True, gate=False),
     "gemma-embedding": EncoderKind(layer_norms=False, windows=6, dense=True),
-    "modern-bert": EncoderKind(fused_gate=True, windows=3, global_first=True),
+    "modern-bert": EncoderKind(fused_gate=True, windows=3, global_first=True, mean_head=True),
     "nomic-bert": EncoderKind(token_types=True, post_norms=True, gelu=False),
 }
 
@@ -98,6 +100,14 @@ class NumpyEncoder:
         pooled = {"mean": states.mean(axis=0), "cls": states[0], "last": states[-1]}[pooling]
         vector = self._projected(pooled)
         return vector / float(np.linalg.norm(vector))
+
+    def score(self, token_ids: list[int]) -> float:
+        """What the head makes of a text."""
+        states = self.states(token_ids)
+        pooled = states.mean(axis=0) if self._kind.mean_head else states[0]
+        inner = self._product("cls", pooled[None])
+        inner = self._norm("cls.norm", self._activated(inner)) if self._kind.mean_head else np.tanh(inner)
+        return float(self._product("cls.output", inner)[0, 0])
 
     def _projected(self, pooled: Array) -> Array:
         if not self._kind.dense or "dense_2.weight" not in self._weights:

@@ -46,8 +46,11 @@ class TinyEncoder:
     window: int = 12
     fused: bool = False
     dense: bool = True  # products behind the states, where the architecture may have them
+    ranks: bool = False  # a head that scores a text
+    num_scores: int = 1
     vocabulary: list[str] = field(default_factory=lambda: VOCABULARY)  # of word pieces, or else UNIGRAM_VOCABULARY
     keys: Mapping[str, Any] = field(default_factory=dict)  # of the architecture, beside its own
+    file_keys: Mapping[str, Any] = field(default_factory=dict)  # of the file
     seed: int = 0
 
     def write(self, path: Path) -> Path:
@@ -76,6 +79,10 @@ class TinyEncoder:
         norms = {"token_embd_norm"} if kind.layer_norms else set()
         norms |= {"output_norm"} if not kind.post_norms else set()
         shapes |= self._norm_shapes(norms)
+        if self.ranks:
+            shapes |= {"cls.weight": (hidden, hidden), "cls.output.weight": (self.num_scores, hidden)}
+            shapes |= {"cls.norm.weight": (hidden,)} if kind.mean_head else {"cls.bias": (hidden,)}
+            shapes["cls.output.bias"] = (self.num_scores,)
         if kind.dense and self.dense:
             shapes |= {"dense_2.weight": (3 * hidden, hidden), "dense_3.weight": (hidden, 3 * hidden)}
         return shapes
@@ -124,8 +131,9 @@ class TinyEncoder:
         if self.pooling is not None:
             writer.add_pooling_type(self.pooling)
         for name, value in self.keys.items():
-            adders = {float: writer.add_float32, int: writer.add_uint32, str: writer.add_string}
-            adders[type(value)](f"{self.architecture}.{name}", value)
+            _add_key(writer, f"{self.architecture}.{name}", value)
+        for name, value in self.file_keys.items():
+            _add_key(writer, name, value)
 
     def _add_tensor(self, writer: gguf.GGUFWriter, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> None:
         if len(shape) == 1 or name.startswith(("position", "token_types")):
@@ -134,6 +142,11 @@ class TinyEncoder:
             return
         rows: NDArray[Any] = random_weights(shape, self.format, 1.5 / shape[-1] ** 0.5, rng)
         writer.add_tensor(name, rows, raw_dtype=self.format)
+
+
+def _add_key(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+    adders = {float: writer.add_float32, int: writer.add_uint32, str: writer.add_string, bool: writer.add_bool}
+    adders[type(value)](key, value)
 
 
 def add_word_pieces(writer: gguf.GGUFWriter, vocabulary: list[str]) -> None:

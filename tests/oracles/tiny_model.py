@@ -24,6 +24,10 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+RANKING_TEMPLATE = (
+    "<|im_start|>system\nSay yes or no.<|im_end|>\n<|im_start|>user\n"
+    "<Query>: {query}\n<Document>: {document}<|im_end|>\n<|im_start|>assistant\n"
+)
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class TinyModel:
     rope_scaling: Mapping[str, Any] = field(default_factory=dict)  # type, factor, original_context_length
     keys: Mapping[str, Any] = field(default_factory=dict)  # of the architecture, beside or in the stead of its own
     tied: bool = True
+    ranks: bool = False  # as converters write rerankers that continue text
     seed: int = 0
 
     @staticmethod
@@ -90,6 +95,8 @@ class TinyModel:
             shapes["output_norm.bias"] = (hidden,)
         if not self.tied:
             shapes["output.weight"] = (len(vocabulary()), hidden)
+        if self.ranks:
+            shapes["cls.output.weight"] = (2, hidden)
         return shapes
 
     @property
@@ -210,6 +217,9 @@ class TinyModel:
                 writer.add_expert_shared_feed_forward_length(self.feed_forward_size)
         has_layer_norms = ARCHITECTURES[self.architecture].layer_norms
         (writer.add_layer_norm_eps if has_layer_norms else writer.add_layer_norm_rms_eps)(1e-5)
+        if self.ranks:
+            writer.add_pooling_type(gguf.PoolingType.RANK)
+            writer.add_string("tokenizer.chat_template.rerank", RANKING_TEMPLATE)
         for name, value in self._keys().items():
             adders = {float: writer.add_float32, int: writer.add_uint32, str: writer.add_string, list: writer.add_array}
             adders[bool] = writer.add_bool

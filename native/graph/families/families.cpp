@@ -21,6 +21,22 @@ void plan_decoder_ends(TensorPlan& plan, const ModelConfig& config, ModelEnds& e
     if (plan.has(kOutput)) plan.matrix(kOutput, config.vocab_size, config.hidden_size, ends.output);
 }
 
+void plan_scores(TensorPlan& plan, const ModelConfig& config, Head& head) {
+    constexpr const char* kScores = "cls.output.weight";
+    if (!plan.has(kScores)) return;
+    head.means = true;
+    if (plan.has("cls.weight")) {
+        if (head.activation == Head::Activation::kNone) head.activation = Head::Activation::kTanh;
+        plan.matrix("cls.weight", config.hidden_size, config.hidden_size, head.first);
+        plan.optional_vector("cls.bias", config.hidden_size, &head.first_bias);
+        plan.optional_vector("cls.norm.weight", config.hidden_size, &head.norm.weight);
+    }
+    const std::vector<uint64_t>& shape = plan.require(kScores).shape;
+    const auto num_scores = static_cast<int64_t>(shape.size() == 2 ? shape[1] : 1);  // another shape is refused below
+    plan.matrix(kScores, num_scores, config.hidden_size, head.second);
+    plan.optional_vector("cls.output.bias", num_scores, &head.second_bias);
+}
+
 void plan_attention(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer) {
     plan_norm(plan, config, prefix + "attn_norm", layer.attention_norm);
     plan_projections(plan, config, prefix, layer);

@@ -35,6 +35,11 @@ extern const Family kApertus, kArcee, kBailingMoe, kBailingMoe2, kBert, kChatGlm
     kQwen3VlMoe, kSeedOss, kSmolLm3, kStableLm, kStarCoder2;
 std::span<const Family* const> families();
 
+// The head of models that score a text, such as how well a document answers a query, where the file has one: a product
+// with tanh behind it unless the family says otherwise, as far as there is one, and another product. Its names are the
+// same in all families.
+void plan_scores(TensorPlan& plan, const ModelConfig& config, Head& head);
+
 // The parts that most layers have.
 // Query, key, value and output, with the biases that the file has.
 void plan_projections(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer);

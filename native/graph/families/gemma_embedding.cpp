@@ -11,16 +11,13 @@ void read(const ConfigReader& reader, ModelConfig& config) {
 }
 
 void plan_ends(TensorPlan& plan, const ModelConfig& config, ModelEnds& ends) {
-    constexpr const char* kNames[] = {"dense_2.weight", "dense_3.weight"};
+    constexpr const char* kFirst = "dense_2.weight";
+    constexpr const char* kSecond = "dense_3.weight";
     plan.vector("output_norm.weight", config.hidden_size, &ends.output_norm.weight);
-    if (!plan.has(kNames[0])) return;
-    int64_t columns = config.hidden_size;
-    for (size_t i = 0; i < ends.projection.size(); ++i) {
-        const std::vector<uint64_t>& shape = plan.require(kNames[i]).shape;
-        const auto rows = static_cast<int64_t>(shape.back());
-        plan.matrix(kNames[i], rows, columns, ends.projection[i]);
-        columns = rows;
-    }
+    if (!plan.has(kFirst)) return;
+    const auto inner_size = static_cast<int64_t>(plan.require(kFirst).shape.back());
+    plan.matrix(kFirst, inner_size, config.hidden_size, ends.head.first);
+    plan.matrix(kSecond, static_cast<int64_t>(plan.require(kSecond).shape.back()), inner_size, ends.head.second);
 }
 
 }  // namespace

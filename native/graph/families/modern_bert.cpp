@@ -38,6 +38,7 @@ void plan_layer(TensorPlan& plan, const ModelConfig& config, const std::string& 
 void plan_ends(TensorPlan& plan, const ModelConfig& config, ModelEnds& ends) {
     plan_norm(plan, config, "token_embd_norm", ends.embedding_norm);
     plan.vector("output_norm.weight", config.hidden_size, &ends.output_norm.weight);
+    ends.head.activation = Head::Activation::kGelu;
 }
 
 }  // namespace

@@ -181,6 +181,22 @@ struct LayerWeights {
     Norm residual_feed_forward_norm;
 };
 
+// What makes numbers of states, or the scores of a text, out of what the layers give for it: two products with an
+// activation and a norm between them. Without a first product the second one takes the states themselves; without a
+// second one there is no head, and states leave the model as they are.
+struct Head {
+    enum class Activation { kNone, kTanh, kGelu };
+
+    Matrix first, second;
+    const float* first_bias = nullptr;  // biases are null where the model has none
+    const float* second_bias = nullptr;
+    Activation activation = Activation::kNone;
+    Norm norm;           // of what the activation gives
+    bool means = false;  // takes the mean of states instead of their sum
+
+    bool exists() const { return second.rows > 0; }
+};
+
 // What is before and behind the layers. Nothing but the token embedding is in every model.
 struct ModelEnds {
     Matrix token_embedding;
@@ -188,10 +204,8 @@ struct ModelEnds {
     Matrix token_types;  // [kinds of text][hidden_size], of which the first is added
     Norm embedding_norm;
     Norm output_norm;
-    Matrix output;                     // of logits; the embedding again where the file ties them
-    std::array<Matrix, 2> projection;  // of sums of states, one after the other; both or none
-
-    bool has_projection() const { return projection[0].rows > 0; }
+    Matrix output;  // of logits; the embedding again where the file ties them
+    Head head;
 };
 
 // The matrices of a layer that adapters may change, in the order of their ids.
@@ -242,7 +256,7 @@ class Model {
     const std::vector<AdaptableTensor>& adaptable_tensors() const { return adaptable_tensors_; }
 
     // Numbers of a state that leaves the model.
-    int64_t state_size() const { return ends_.has_projection() ? ends_.projection[1].rows : config_.hidden_size; }
+    int64_t state_size() const { return ends_.head.exists() ? ends_.head.second.rows : config_.hidden_size; }
 
     // Some layer normalises what it adds to the residual.
     bool has_post_norms() const;

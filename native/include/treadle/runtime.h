@@ -14,11 +14,11 @@
 namespace treadle {
 
 // Rows of one sequence whose states are wanted: what logits are made of, the last layer's output after its norm. Where
-// the model has a projection, the sum of the rows goes through it.
+// the model has a head, what comes out of it for them.
 struct StateSum {
     int64_t first_row = 0;  // token row of the step
     int64_t num_rows = 0;
-    double* sum = nullptr;  // [Model::state_size()], the states of the rows are added to it in their order
+    double* sum = nullptr;  // [Model::state_size()], the states of the rows, or what the head gives, are added to it
 };
 
 // What to compute in one step. Tokens stand sequence after sequence; a sequence's tokens have consecutive positions.

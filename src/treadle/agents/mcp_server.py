@@ -185,6 +185,8 @@ def _abilities(engine: AsyncEngine) -> list[str]:
     """Return what a model can; of one elsewhere it is not known whether it embeds."""
     if engine.report is None:
         return ["chat"]
+    if engine.report.ranks:
+        return []
     return ["embed"] if engine.report.embeds_only else ["chat", "embed"]
 
 

@@ -60,9 +60,9 @@ def open_model(model: str | None, **options: Unpack[LoadOptions]) -> LLM | Remot
     with _LoadBar(path.name) as bar:
         options["progress"] = bar.update
         llm = LLM(path, **options)
-    if llm.report.embeds_only:
+    if not llm.report.gives_answers:
         llm.close()
-        raise answers_refused(llm.name)
+        raise answers_refused(llm.name, ranks=llm.report.ranks)
     _tell(llm.report)
     return llm
 
@@ -98,9 +98,9 @@ async def open_async_model(
     with _LoadBar(path.name) as bar:
         options["progress"] = bar.update
         llm = await AsyncLLM.load(path, **options)
-    if llm.report.embeds_only and not embeds:
+    if not llm.report.gives_answers and (llm.report.ranks or not embeds):
         await llm.close()
-        raise answers_refused(llm.name)
+        raise answers_refused(llm.name, ranks=llm.report.ranks)
     _tell(llm.report)
     return llm
 

@@ -107,7 +107,8 @@ def serve(
     ] = None,
     max_output_tokens: Annotated[int | None, _limit("--max-output-tokens", help="Most tokens of any answer.")] = None,
     max_embedding_inputs: Annotated[
-        int, _limit("--max-embedding-inputs", help="Most texts of one request for embeddings.")
+        int,
+        _limit("--max-embedding-inputs", help="Most texts of one request for embeddings, or documents of one ranking."),
     ] = 2048,
     max_body: Annotated[str, _limit("--max-body", help="Largest body of a request.")] = "8MiB",
     max_headers: Annotated[str, _limit("--max-headers", help="Largest request line and headers.")] = "64KiB",

@@ -69,6 +69,7 @@ def _file_facts(file: ModelFile, stored: StoredModel | None) -> dict[str, Any]:
         "kv_bytes_per_token": shape.kv_bytes_per_token,
         "tokenizer": _tokenizer(metadata),
         "chat_template": "tokenizer.chat_template" in metadata,
+        "ranks": file.ranks,
         "licence": _text(metadata, "general.license"),
         "path": str(file.path),
     }
@@ -114,6 +115,7 @@ def _rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("vocabulary", f"{facts['vocab_size']} tokens"),
         ("tokenizer", facts["tokenizer"] or "none"),
         ("chat template", "yes" if facts["chat_template"] else "no"),
+        *([("purpose", "ranks documents by how well they answer a query")] if facts["ranks"] else []),
         ("KV cache", f"{facts['kv_bytes_per_token']} bytes per token"),
         ("engine", facts["engine"]),
         ("licence", facts["licence"] or "not given"),

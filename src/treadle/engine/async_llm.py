@@ -23,6 +23,7 @@ from treadle.engine.host import ModelHost
 from treadle.engine.hosted_model import HostedModel
 from treadle.engine.load import load_model
 from treadle.engine.prompt import EncodedPrompt, Messages, Prompt
+from treadle.engine.ranking import SCORES, RankedDocument, RankingOptions, rank
 from treadle.engine.request import Priority
 from treadle.engine.sampling import SamplingParams
 from treadle.engine.service import Service
@@ -174,6 +175,7 @@ class AsyncLLM(HostedModel):
         pooling: Pooling | None = None,
         normalize: bool = True,
         dimensions: int | None = None,
+        truncate_prompt_tokens: int | None = None,
         priority: Priority = "interactive",
         timeout: float | None = None,
         on_embedding: Callable[[Embedding], None] | None = None,
@@ -184,12 +186,29 @@ class AsyncLLM(HostedModel):
         Raises as ``LLM.embed`` does.
         """
         options, service = EmbeddingOptions(pooling, normalize, dimensions), Service(priority, timeout)
-        prompts = await asyncio.to_thread(self._host.prompts.read_all, inputs)
-        inbox = Inbox()
-        with EmbeddingBatch(self._host, prompts, options, service, self._route(inbox)) as batch:
-            while batch.advance():
-                batch.take(await inbox.get(), on_embedding)
-        return batch.results
+        prompts = await asyncio.to_thread(self._host.prompts.read_all, inputs, truncate_prompt_tokens)
+        return await self._read(prompts, options, service, on_embedding)
+
+    async def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        top_n: int | None = None,
+        normalize: bool = True,
+        truncate_prompt_tokens: int | None = None,
+        priority: Priority = "interactive",
+        timeout: float | None = None,
+        on_embedding: Callable[[Embedding], None] | None = None,
+    ) -> list[RankedDocument]:
+        """Return how well documents answer a query, the best first; takes the arguments of ``LLM.rerank``.
+
+        Cancelling the task ends the requests. ``on_embedding`` hears of each pair in the event loop as it is done.
+        Raises as ``LLM.rerank`` does.
+        """
+        options, service = RankingOptions(top_n, normalize), Service(priority, timeout)
+        pairs = await asyncio.to_thread(self._host.prompts.read_pairs, query, documents, truncate_prompt_tokens)
+        return rank(await self._read(pairs, SCORES, service, on_embedding), options)
 
     async def load_adapter(self, name: str, path: str | Path, scale: float = 1.0) -> AdapterInfo:
         """Read an adapter in a thread, while answers go on; as ``LLM.load_adapter``."""
@@ -210,6 +229,19 @@ class AsyncLLM(HostedModel):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+    async def _read(
+        self,
+        prompts: Sequence[EncodedPrompt],
+        options: EmbeddingOptions,
+        service: Service,
+        on_embedding: Callable[[Embedding], None] | None,
+    ) -> list[Embedding]:
+        inbox = Inbox()
+        with EmbeddingBatch(self._host, prompts, options, service, self._route(inbox)) as batch:
+            while batch.advance():
+                batch.take(await inbox.get(), on_embedding)
+        return batch.results
 
     def _open(self, prompt: EncodedPrompt, params: SamplingParams, service: Service) -> AsyncCompletionStream:
         inbox = Inbox()

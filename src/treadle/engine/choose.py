@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from treadle.engine.embedding import RANKING
 from treadle.engine.llamacpp.library import INSTALL_HINT, find_library
+from treadle.engine.ranking import check_scores
 from treadle.engine.runner import NativeRunner
 from treadle.errors import UnsupportedModelError, UsageError
 from treadle.models.text_encoder import check_tokenizer
@@ -47,8 +48,9 @@ def choose_engine(file: ModelFile, wanted: str = "") -> EngineChoice:
     if wanted == "llamacpp":
         return EngineChoice("llamacpp", "engine: llama.cpp, as asked for")
     try:
-        if file.metadata.get(f"{file.architecture}.pooling_type") == RANKING:
-            raise UnsupportedModelError("a model that rates pairs of texts does not run on this core")
+        if file.metadata.get(f"{file.architecture}.pooling_type") == RANKING and not file.ranks:
+            raise UnsupportedModelError("a model that ranks (pooling type 4), but without its head (cls.output)")
+        check_scores(file)
         NativeRunner.check(file)
         check_tokenizer(file.metadata)
     except UnsupportedModelError as error:

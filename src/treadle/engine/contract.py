@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from treadle.engine.embedding import Embedding, Pooling
     from treadle.engine.load import LoadReport
     from treadle.engine.prompt import Prompt
+    from treadle.engine.ranking import RankedDocument
     from treadle.engine.request import Priority
     from treadle.engine.sampling import SamplingParams
     from treadle.engine.shared_cores import SharedCores
@@ -149,6 +150,7 @@ class AsyncEngine(Protocol):
         pooling: Pooling | None = None,
         normalize: bool = True,
         dimensions: int | None = None,
+        truncate_prompt_tokens: int | None = None,
         priority: Priority = "interactive",
         timeout: float | None = None,
         on_embedding: Callable[[Embedding], None] | None = None,
@@ -160,6 +162,7 @@ class AsyncEngine(Protocol):
             pooling: How one vector is made of the states of all tokens; by default as the model asks for.
             normalize: Whether to give every vector the length 1.
             dimensions: How many of the leading numbers to keep; by default all.
+            truncate_prompt_tokens: Longer inputs lose their end; -1 stands for the context, None for an error.
             priority: "interactive" goes before "batch".
             timeout: Seconds from now after which a ``DeadlineError`` ends them all.
             on_embedding: Called in the event loop with each vector as it comes; must not block.
@@ -167,6 +170,35 @@ class AsyncEngine(Protocol):
         Raises:
             UsageError: An input is empty or too long for the context, an argument is wrong, or the engine was closed.
             CapacityError: An input could never fit.
+        """
+
+    async def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        top_n: int | None = None,
+        normalize: bool = True,
+        truncate_prompt_tokens: int | None = None,
+        priority: Priority = "interactive",
+        timeout: float | None = None,
+        on_embedding: Callable[[Embedding], None] | None = None,
+    ) -> list[RankedDocument]:
+        """Return how well documents answer a query, the best first; cancelling the task frees what they hold.
+
+        Args:
+            query: What is asked.
+            documents: What may answer it.
+            top_n: How many to return; by default all.
+            normalize: Whether scores are from 0 to 1; otherwise they are logits.
+            truncate_prompt_tokens: Documents lose their end where they and the query have more tokens, as in ``embed``.
+            priority: "interactive" goes before "batch".
+            timeout: Seconds from now after which a ``DeadlineError`` ends them all.
+            on_embedding: Called in the event loop with what the model gave for each document; must not block.
+
+        Raises:
+            UsageError: The model does not rank, a text is wrong or too long, or the engine was closed.
+            CapacityError: A document could never fit.
         """
 
     @property

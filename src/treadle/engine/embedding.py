@@ -19,6 +19,7 @@ from treadle.engine.request import Request, TokenEvent
 from treadle.errors import ModelFileError, UsageError
 
 if TYPE_CHECKING:
+    from treadle.engine.load import LoadReport
     from treadle.models.gguf import ModelFile
 
 __all__ = [
@@ -50,8 +51,13 @@ def default_pooling(metadata: Mapping[str, Any], architecture: str, *, is_encode
     return "last" if wanted == _GGUF_LAST else "mean"
 
 
-def answers_refused(name: str) -> UsageError:
-    """Return what is said to those who want an answer of a model that can only embed."""
+def answers_refused(name: str, *, ranks: bool = False) -> UsageError:
+    """Return what is said to those who want an answer of a model that can only embed, or only rank."""
+    if ranks:
+        return UsageError(
+            f"{name} ranks documents and gives no answers",
+            hint="use `LLM.rerank`, or `treadle serve` and its route /v1/rerank; answers need another model",
+        )
     return UsageError(
         f"{name} turns texts into vectors and gives no answers",
         hint="use `LLM.embed`, or `treadle serve` and its route /v1/embeddings; answers need another model",
@@ -59,7 +65,9 @@ def answers_refused(name: str) -> UsageError:
 
 
 def check_answers(file: ModelFile, purpose: str) -> None:
-    """Raise UsageError for a model that only embeds, of which nothing is to be had for that purpose."""
+    """Raise UsageError for a model that only embeds or ranks, of which nothing is to be had for that purpose."""
+    if file.ranks:
+        raise UsageError(f"{file.name} ranks documents; {purpose} is for models that answer")
     if file.is_encoder:
         raise UsageError(
             f"{file.name} turns texts into vectors; {purpose} is for models that answer",
@@ -78,6 +86,8 @@ class EmbeddingOptions:
     pooling: Pooling | None = None
     normalize: bool = True
     dimensions: int | None = None
+    ranks: bool = False
+    """What comes out of the head of a model that ranks is wanted, in the stead of a vector."""
 
     def __post_init__(self) -> None:
         if self.pooling is not None and self.pooling not in get_args(Pooling):
@@ -85,13 +95,19 @@ class EmbeddingOptions:
         if not isinstance(self.normalize, bool):
             raise UsageError(f"normalize: expected True or False, found {self.normalize!r:.80}")
 
-    def check(self, hidden_size: int, *, embeds_only: bool = False) -> None:
+    def check(self, hidden_size: int, report: LoadReport) -> None:
         """Refuse what a model does not give: more dimensions than its states have, or a first state that saw nothing.
 
         Raises:
             UsageError: Something is refused.
         """
-        if self.pooling == "cls" and not embeds_only:
+        if report.ranks and not self.ranks:
+            raise UsageError(
+                f"{report.name} ranks documents and gives no vectors",
+                hint="use `LLM.rerank`, or the route /v1/rerank; vectors need another model",
+                field="model",
+            )
+        if self.pooling == "cls" and not report.embeds_only:
             problem = "pooling: 'cls' is for models that read in both directions, and this one does not"
             raise UsageError(problem, field="pooling")
         found = self.dimensions
@@ -117,7 +133,7 @@ class Embedding:
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class EmbeddingRequest(Request):
-    """An input whose states, or the last of them, are to be added to ``state_sum``, float64 of [hidden_size].
+    """An input whose states, or the last of them, are to be added to ``state_sum``, float64 of [state_size].
 
     A state is added once, in the order of the tokens, also if the request has to give its blocks back and computes its
     beginning again: those before position ``next_state`` are in the sum, or not wanted.
@@ -125,6 +141,8 @@ class EmbeddingRequest(Request):
 
     state_sum: NDArray[np.float64]
     pooling: Pooling
+    has_head: bool = False
+    """The model has pooled the states already, and what there is comes out of its head."""
     next_state: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -163,7 +181,7 @@ class EmbeddingRequest(Request):
 
     def result(self, options: EmbeddingOptions) -> Embedding:
         """Return the vector once the request has ended well: pooled, then cut to its dimensions, then normalised."""
-        num_states = len(self.token_ids) if self.pooling == "mean" else 1
+        num_states = len(self.token_ids) if self.pooling == "mean" and not self.has_head else 1
         vector = self.state_sum[: options.dimensions] / num_states
         if options.normalize:
             length = float(np.sqrt(np.sum(vector * vector)))

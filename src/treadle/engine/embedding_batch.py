@@ -93,6 +93,11 @@ class EmbeddingBatch:
 
     def _name(self, index: int, error: TreadleError) -> TreadleError:
         """Say which of several inputs an error is about."""
+        if self._options.ranks:
+            told = error.about(f"documents[{index}]")
+            if isinstance(told, UsageError):
+                told.field = f"documents[{index}]"
+            return told
         if len(self._inputs) == 1:
             return error
         return error.about(f"prompt {index} of the list")

@@ -116,8 +116,8 @@ class ModelHost:
             UsageError: The model gives no answers, or the prompt is empty or leaves no room for one in the context.
             CapacityError: The KV blocks could not hold it even if it were alone.
         """
-        if self.report.embeds_only:
-            raise answers_refused(self.report.name)
+        if not self.report.gives_answers:
+            raise answers_refused(self.report.name, ranks=self.report.ranks)
         num_prompt_tokens = len(prompt.token_ids)
         limit = self.context if params.max_tokens is None else num_prompt_tokens + params.max_tokens
         max_length = min(self.context, limit)
@@ -170,7 +170,7 @@ class ModelHost:
         """
         if self._runner is None:
             raise closed_error()
-        options.check(self._runner.hidden_size, embeds_only=self.report.embeds_only)
+        options.check(self._runner.hidden_size, self.report)
         self.scheduler.check(len(prompt.token_ids), None)
 
     def submit_embedding(
@@ -184,8 +184,7 @@ class ModelHost:
     ) -> EmbeddingRequest:
         """Queue an input that ``check_embedding`` has passed; its one event is the last.
 
-        ``deliver`` hears it in the engine's thread and must neither block nor raise; ``deadline`` is on the clock of
-        ``time.perf_counter``.
+        ``deliver`` hears it as in ``submit``; ``deadline`` is on the clock of ``time.perf_counter``.
         """
         if self._runner is None:
             raise closed_error()
@@ -198,6 +197,7 @@ class ModelHost:
             times=Times(created=time.perf_counter()),
             state_sum=np.zeros(self._runner.hidden_size),
             pooling=options.pooling or self.report.pooling,
+            has_head=self.report.ranks,
         )
         self.thread.submit(request)
         return request
@@ -289,7 +289,7 @@ class ModelHost:
 def _block_pools(report: LoadReport) -> list[BlockPool]:
     """Return the KV blocks; an encoder, which keeps nothing between steps, has seats that hold a text of any length."""
     if not report.embeds_only:
-        return [BlockPool(pool.num_blocks, KV_BLOCK_TOKENS, window=pool.window) for pool in report.memory_plan.pools]
+        return [BlockPool(each.num_blocks, KV_BLOCK_TOKENS, window=each.window) for each in report.memory_plan.pools]
     # A seat is never full; as many again stay free, for texts that grow as answers do.
     return [BlockPool(2 * report.batching.max_num_requests, report.memory_plan.context + 1)]
 

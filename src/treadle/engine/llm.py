@@ -5,25 +5,20 @@ Leaves to others: loading (``engine.load``) and the requests behind the answers 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast, overload
 
-import numpy as np
-from numpy.typing import NDArray
-
-from treadle.engine.answer import CompletionStream, Mailbox
+from treadle.engine.answer import CompletionStream
 from treadle.engine.answer_batch import answer_all, open_stream
 from treadle.engine.completion import Completion
-from treadle.engine.embedding import EmbeddingOptions, Pooling
-from treadle.engine.embedding_batch import EmbeddingBatch
 from treadle.engine.host import ModelHost
-from treadle.engine.hosted_model import HostedModel
 from treadle.engine.load import load_model
 from treadle.engine.prompt import EncodedPrompt, Messages, Prompt, PromptList, is_prompt
 from treadle.engine.sampling import SamplingParams
 from treadle.engine.service import Service
+from treadle.engine.text_model import TextModel
 from treadle.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["LLM"]
 
 
-class LLM(HostedModel):
+class LLM(TextModel):
     """A model in memory. Any number of threads may ask it; their requests are computed together.
 
     Use it as a context manager, or call ``close``, to give its memory back.
@@ -203,47 +198,6 @@ class LLM(HostedModel):
         service = Service(priority, timeout, adapter=adapter)
         return open_stream(self._host, encoded, params or SamplingParams(), service, is_streamed=True)
 
-    def embed(
-        self,
-        inputs: Prompt | PromptList,
-        *,
-        pooling: Pooling | None = None,
-        normalize: bool = True,
-        dimensions: int | None = None,
-        priority: Priority | None = None,
-        timeout: float | None = None,
-    ) -> NDArray[np.float32]:
-        """Return the vector of an input, [dimensions], or those of a list of inputs, [inputs, dimensions].
-
-        The vectors of the native core are the same bits whatever else is computed beside them.
-
-        Args:
-            inputs: Text, whose control tokens are plain text, a list of token ids, or a list of either.
-            pooling: "mean" of the last layer's states of all tokens, or the state of the "last" token or, of a model
-                that reads in both directions, of the first one ("cls"); by default what the model file asks for, or
-                else "mean".
-            normalize: Whether to give every vector the length 1, so that products of two are their cosine.
-            dimensions: How many of the leading numbers to keep, for models trained to be cut; by default all.
-            priority: As in ``generate``.
-            timeout: Seconds from now in which all of them must be done.
-
-        Raises:
-            UsageError: An input is empty or too long for the context, an argument is wrong, or the model was closed.
-            CapacityError: An input could never fit in the KV blocks.
-            DeadlineError: The time was up.
-            ModelFileError: The model gave numbers that are none.
-        """
-        is_one = is_prompt(inputs)
-        prompts = self._host.prompts.read_all([inputs] if is_one or not isinstance(inputs, list) else inputs)
-        options = EmbeddingOptions(pooling, normalize, dimensions)
-        service = Service(priority or ("interactive" if is_one else "batch"), timeout)
-        mailbox = Mailbox(wakes_for_each=True)
-        with EmbeddingBatch(self._host, prompts, options, service, mailbox.deliver) as batch:
-            while batch.advance():
-                batch.take([mailbox.get()])
-        vectors = [embedding.vector for embedding in batch.results]
-        return vectors[0] if is_one else np.array(vectors, dtype=np.float32)
-
     def load_adapter(self, name: str, path: str | Path, scale: float = 1.0) -> AdapterInfo:
         """Read an adapter (LoRA, a GGUF file) for this model; from then on requests may name it.
 
@@ -269,14 +223,6 @@ class LLM(HostedModel):
             UsageError: There is no adapter of that name.
         """
         self._host.adapters.unload(name)
-
-    def tokenize(self, text: str) -> list[int]:
-        """Return the token ids of ``text``, as ``generate`` takes them; control tokens in it are plain text."""
-        return self._host.tokenizer.encode(text)
-
-    def detokenize(self, token_ids: Sequence[int]) -> str:
-        """Return the text of ``token_ids``; control tokens have none."""
-        return self._host.tokenizer.decode(list(token_ids))
 
     def close(self) -> None:
         """End what still runs and give the model's memory back; may be called twice."""

@@ -21,13 +21,14 @@ from treadle.config import Settings
 from treadle.engine.adapters import MAX_NUM_ADAPTERS
 from treadle.engine.batching import DEFAULT_SLOWDOWN, Batching
 from treadle.engine.choose import NATIVE, EngineChoice
-from treadle.engine.embedding import Pooling, default_pooling
+from treadle.engine.embedding import Pooling
 from treadle.engine.execution_plan import ExecutionPlan, plan_threads_of
 from treadle.engine.file_digest import FileStamp, stamp_files
 from treadle.engine.memory_plan import KV_BLOCK_TOKENS, MAX_NUM_REQUESTS, MemoryPlan
 from treadle.engine.open_runner import open_runner
 from treadle.engine.open_store import open_block_stores
 from treadle.engine.outset import Outset, PlanOptions, read_settings, set_out, view_machine
+from treadle.engine.ranking import pooling_of
 from treadle.engine.runner import CORE_PATH, NativeRunner
 from treadle.engine.shared_cores import LendingRunner, SharedCores
 from treadle.engine.step_work import StepWork, work_of
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from treadle.engine.block_store import TieredStore
     from treadle.engine.plan import ModelRunner
     from treadle.models.chat_template import ChatTemplate
+    from treadle.models.pair_format import PairFormat
     from treadle.models.text_encoder import TextEncoder
     from treadle.models.tokenizer import Tokenizer
 
@@ -69,8 +71,8 @@ class LoadReport:
     """How a model was loaded; sizes in bytes.
 
     ``decode_bytes`` is what one token of one sequence reads of the weights, ``disk_cache_bytes`` the limit on KV blocks
-    on disk, 0 without any. ``pooling`` is how ``LLM.embed`` makes vectors unless it is told, and ``embeds_only`` says
-    that the model gives no answers. ``reasons`` says that it writes to itself before it answers.
+    on disk, 0 without any. ``pooling`` is how ``LLM.embed`` makes vectors unless it is told. ``embeds_only`` says that
+    the model reads whole texts, ``ranks`` that it scores documents, and ``reasons`` that it writes to itself first.
     """
 
     path: Path
@@ -88,7 +90,13 @@ class LoadReport:
     engine: EngineChoice = NATIVE
     max_adapters: int = MAX_NUM_ADAPTERS
     embeds_only: bool = False
+    ranks: bool = False
     reasons: bool = False
+
+    @property
+    def gives_answers(self) -> bool:
+        """Tell whether prompts are answered, and not only read."""
+        return not (self.embeds_only or self.ranks)
 
     @property
     def thread_plan(self) -> ThreadPlan:
@@ -103,7 +111,10 @@ class LoadReport:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model that is ready to answer, and how it came to be; ``shares_blocks`` says that KV blocks hold contents."""
+    """A model that is ready to answer, and how it came to be; ``shares_blocks`` says that KV blocks hold contents.
+
+    ``pairs`` is how one that ranks reads a query and a document.
+    """
 
     tokenizer: Tokenizer
     template: ChatTemplate | None
@@ -113,6 +124,7 @@ class LoadedModel:
     shares_blocks: bool = True
     watch: ThreadWatch | None = None
     cores: SharedCores | None = None
+    pairs: PairFormat | None = None
 
 
 def load_model(
@@ -132,6 +144,7 @@ def load_model(
     set_huge_pages(plan.huge_pages)
     opener = partial(open_runner, file, outset.choice, isa=settings.isa, plan=plan, batching=batching)
     tokenizer, template, runner = _load_parts(file, opener, progress)
+    pairs = _read_pair_format(file, tokenizer) if file.ranks else None
     if plan.locks_memory:
         _lock_memory(runner, plan.memory)
     block_memories = () if file.is_encoder else runner.block_memories
@@ -148,7 +161,7 @@ def load_model(
         buffer_bytes=plan.memory.disk_buffer_bytes,
     )
     report = _report(outset, plan, runner, template, time.perf_counter() - started)
-    loaded = LoadedModel(tokenizer, template, runner, report, block_stores, bool(block_memories))
+    loaded = LoadedModel(tokenizer, template, runner, report, block_stores, bool(block_memories), pairs=pairs)
     return _adapting(loaded, settings, plan) if plan.adapts else loaded
 
 
@@ -170,8 +183,9 @@ def _report(
         work=work_of(file, weight_bytes=runner.decode_bytes, kv_type=plan.memory.kv_type),
         engine=outset.choice,
         max_adapters=outset.settings.max_adapters or MAX_NUM_ADAPTERS,
-        pooling=default_pooling(file.metadata, file.architecture, is_encoder=file.is_encoder),
+        pooling=pooling_of(file),
         embeds_only=file.is_encoder,
+        ranks=file.ranks,
         reasons=template is not None and find_reasoning(template.source) is not None,
     )
 
@@ -222,6 +236,12 @@ def _read_text_parts(file: ModelFile, other: Callable[[], TextEncoder | None]) -
     tokenizer = Tokenizer.from_metadata(file.metadata, other=other, is_complete=file.is_encoder)
     NativeRunner.trim_heap()  # it left tens of MB behind, and the weights still have to come
     return tokenizer, ChatTemplate.from_metadata(file.metadata, tokenizer.vocabulary)
+
+
+def _read_pair_format(file: ModelFile, tokenizer: Tokenizer) -> PairFormat:
+    from treadle.models.pair_format import PairFormat  # noqa: PLC0415  few models need it
+
+    return PairFormat.from_metadata(file.metadata, file.architecture, tokenizer)
 
 
 def _lock_memory(runner: ModelRunner, plan: MemoryPlan) -> None:

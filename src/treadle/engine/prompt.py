@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from treadle.engine.completion import ChatMessage
 from treadle.engine.embedding import answers_refused
+from treadle.engine.ranking import ranking_refused
 from treadle.errors import UsageError
 
 if TYPE_CHECKING:
     from treadle.engine.load import LoadedModel
     from treadle.models.chat_template import ChatTemplate
+    from treadle.models.pair_format import PairFormat
     from treadle.models.tokenizer import Tokenizer
     from treadle.models.tool_dialects import AnswerParser
 
@@ -47,8 +49,8 @@ Messages = Sequence[ChatMessage | Mapping[str, Any]]
 class PromptReader:
     """Encodes prompts for one model; ``name`` is that of the model in messages.
 
-    A text far beyond the ``context`` is refused before it is read to its end, and a conversation if the model
-    ``embeds_only``.
+    A text far beyond the ``context`` is refused before it is read to its end, and a conversation unless the model
+    ``gives_answers``. ``pairs`` is how one that ranks reads a query and a document.
     """
 
     def __init__(
@@ -58,13 +60,15 @@ class PromptReader:
         template: ChatTemplate | None,
         *,
         context: int,
-        embeds_only: bool = False,
+        gives_answers: bool = True,
+        pairs: PairFormat | None = None,
     ) -> None:
         self._name = name
         self._tokenizer = tokenizer
         self._template = template
         self._context = context
-        self._embeds_only = embeds_only
+        self._gives_answers = gives_answers
+        self._pairs = pairs
 
     @classmethod
     def of(cls, loaded: LoadedModel) -> PromptReader:
@@ -75,7 +79,8 @@ class PromptReader:
             loaded.tokenizer,
             loaded.template,
             context=report.memory_plan.context,
-            embeds_only=report.embeds_only,
+            gives_answers=report.gives_answers,
+            pairs=loaded.pairs,
         )
 
     @property
@@ -117,17 +122,65 @@ class PromptReader:
                 raise UsageError(problem, field="prompt")
         return EncodedPrompt(list(prompt))
 
-    def read_all(self, prompts: Sequence[object]) -> list[EncodedPrompt]:
-        """Encode a list of prompts; raises as ``read`` does, and says which of several is at fault."""
+    def read_all(self, prompts: Sequence[object], truncate_prompt_tokens: int | None = None) -> list[EncodedPrompt]:
+        """Encode a list of prompts; raises as ``read`` does, and says which of several is at fault.
+
+        What has more than ``truncate_prompt_tokens``, -1 for the context, loses its end.
+        """
+        limit = self._limit(truncate_prompt_tokens)
         encoded = []
         for index, prompt in enumerate(prompts):
             try:
-                encoded.append(self.read(prompt))
+                encoded.append(self.read(prompt) if limit is None else self._read_cut(prompt, limit))
             except UsageError as error:
                 if len(prompts) == 1:
                     raise
                 raise error.about(f"prompt {index} of the list") from None
         return encoded
+
+    def read_pairs(
+        self, query: object, documents: Sequence[object], truncate_prompt_tokens: int | None = None
+    ) -> list[EncodedPrompt]:
+        """Encode a query with each of several documents, which lose their end where a pair has too many tokens.
+
+        Raises:
+            ContextError: A text is far beyond the context.
+            UsageError: The model does not rank, the query is empty, something is no text, or no document would fit.
+        """
+        if self._pairs is None:
+            raise ranking_refused(self._name)
+        if not isinstance(query, str) or not query:
+            raise UsageError(f"query: expected text that is not empty, found {query!r:.80}", field="query")
+        limit = self._limit(truncate_prompt_tokens)
+        try:
+            read = self._pairs.reader(query, context=self._context, max_tokens=limit)
+        except UsageError as error:
+            raise _placed(error, "query") from None
+        encoded = []
+        for index, document in enumerate(documents):
+            if not isinstance(document, str):
+                problem = f"documents[{index}]: expected text, found {document!r:.80}"
+                raise UsageError(problem, field=f"documents[{index}]")
+            try:
+                encoded.append(EncodedPrompt(read(document)))
+            except UsageError as error:
+                raise _placed(error, f"documents[{index}]") from None
+        return encoded
+
+    def _read_cut(self, prompt: object, limit: int) -> EncodedPrompt:
+        if isinstance(prompt, str):
+            return EncodedPrompt(self._tokenizer.encode_cut(prompt, limit))
+        return EncodedPrompt(self.read(prompt).token_ids[:limit])
+
+    def _limit(self, truncate_prompt_tokens: int | None) -> int | None:
+        """Return how many tokens texts may keep, None if nothing is to be cut."""
+        wanted = truncate_prompt_tokens
+        if wanted is None or wanted == -1:
+            return None if wanted is None else self._context
+        if not isinstance(wanted, int) or isinstance(wanted, bool) or not 1 <= wanted <= self._context:
+            problem = f"expected -1, or 1 to {self._context}, the context, found {wanted!r:.80}"
+            raise UsageError(f"truncate_prompt_tokens: {problem}", field="truncate_prompt_tokens")
+        return wanted
 
     def read_chat(self, messages: Messages, variables: Mapping[str, Any], *, opening: str = "") -> EncodedPrompt:
         """Render a conversation with the model's own template, and encode it with the ``opening`` of the answer.
@@ -139,8 +192,8 @@ class PromptReader:
             TemplateError: The template refused the messages.
             UsageError: The model has no template, or gives no answers.
         """
-        if self._embeds_only:
-            raise answers_refused(self._name)
+        if not self._gives_answers:
+            raise answers_refused(self._name, ranks=self._pairs is not None)
         if self._template is None:
             raise UsageError(
                 f"{self._name} has no chat template, so it cannot tell whose turn a message is",
@@ -158,3 +211,12 @@ def is_prompt(prompt: object) -> TypeGuard[Prompt]:
     return isinstance(prompt, str | EncodedPrompt) or (
         isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], int)
     )
+
+
+def _placed(error: UsageError, place: str) -> UsageError:
+    """Return the error of a text with its place in the request, if it has none."""
+    if error.field not in (None, "prompt"):
+        return error
+    told = error.about(place)
+    told.field = place
+    return told

@@ -92,6 +92,11 @@ class ModelFile:
         return reads_both_ways(self.architecture, self.metadata)
 
     @property
+    def ranks(self) -> bool:
+        """Whether the model says how well a document answers a query, and nothing else."""
+        return any(tensor.name == "cls.output.weight" for tensor in self.tensors)
+
+    @property
     def name(self) -> str:
         """The name the file gives its model, or else the file's own."""
         found = self.metadata.get("general.name")

@@ -19,6 +19,7 @@ __all__ = ["Tokenizer"]
 
 _LONG_TOKEN = 8  # characters; a text that is mostly longer tokens is rare
 _PIECE_LENGTH = 1 << 14
+_CUT_TOKENS = 64  # a cut through a text changes no token that is further away from it
 
 
 class Tokenizer:
@@ -41,7 +42,7 @@ class Tokenizer:
         self.vocabulary = vocabulary
         self._encoder = encoder
         self.add_bos = add_bos
-        self._last_id = last_id
+        self.last_id = last_id
         self._is_complete = is_complete
         self._encoder_completes = encoder_completes
         found_in_text = {} if encoder.finds_user_defined else vocabulary.user_defined
@@ -131,9 +132,42 @@ class Tokenizer:
         ids = self._encode_parts(self._plain_splitter.split(text), max_tokens=max_tokens)
         if add_bos or (add_bos is None and self.add_bos):
             ids.insert(0, self._require_bos())
-        if add_bos is None and self._last_id is not None:
-            ids.append(self._last_id)
+        if add_bos is None and self.last_id is not None:
+            ids.append(self.last_id)
         return ids
+
+    def beginning(self, text: str, num_tokens: int) -> list[int]:
+        """Return the first tokens of a text, without those put around it; no more of it is read than that takes.
+
+        Raises:
+            UsageError: The text has no UTF-8 form.
+        """
+        length = _LONG_TOKEN * (num_tokens + _CUT_TOKENS)
+        while True:
+            ids = self._encode_parts(self._plain_splitter.split(text[:length]))
+            if length >= len(text) or len(ids) >= num_tokens + _CUT_TOKENS:
+                return ids[:num_tokens]
+            length *= 2
+
+    def encode_cut(self, text: str, max_tokens: int) -> list[int]:
+        """Encode text as ``encode`` does by default, but no more of it than makes so many tokens with those around it.
+
+        Raises:
+            UsageError: The text has no UTF-8 form, or so many tokens are none of it.
+        """
+        if not text and self._is_complete:
+            return []
+        if self._encoder_completes:
+            ids = self._encoder.encode(_checked(text))
+            return ids if len(ids) <= max_tokens else [*ids[: max_tokens - 1], ids[-1]]
+        begin = [self._require_bos()] if self.add_bos else []
+        end = [] if self.last_id is None else [self.last_id]
+        room = max_tokens - len(begin) - len(end)
+        if room < 1:
+            raise UsageError(
+                f"{max_tokens} tokens have no room for any of a text, which has {len(begin + end)} around it"
+            )
+        return [*begin, *self.beginning(text, room), *end]
 
     def encode_prompt(self, rendered: RenderedPrompt, *, max_tokens: int | None = None) -> list[int]:
         """Encode a rendered chat: control tokens where the template put them, BOS exactly once if the model has it.

@@ -33,6 +33,7 @@ from treadle.server.routes import (
     messages,
     metrics,
     models,
+    rerank,
     responses,
     stored_chats,
     tokenize,
@@ -46,7 +47,7 @@ from treadle.server.watch import AnswerWatch, Watch
 __all__ = ["create_app"]
 
 _ROUTES = (
-    *(adapters, chat, completions, dashboard, embeddings, messages, metrics, models, responses, stored_chats),
+    *(adapters, chat, completions, dashboard, embeddings, messages, metrics, models, rerank, responses, stored_chats),
     tokenize,
 )
 _IDLE_CHECK_SECONDS = 5.0

@@ -1,4 +1,4 @@
-"""Notes what becomes of the inputs of a request for embeddings: in its record, the metrics and the recent requests.
+"""Notes what becomes of the inputs of requests for vectors or scores: in the record, metrics and recent requests.
 
 Leaves to others: answers (``AnswerWatch``) and the form of the reports (``server.logs``, ``server.metrics``).
 """
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from treadle.engine.embedding import Embedding
     from treadle.server.hub import ServedModel
     from treadle.server.metrics import Metrics
+    from treadle.server.recent import InputsKind
 
 __all__ = ["EmbeddingWatch"]
 
@@ -27,11 +28,12 @@ class EmbeddingWatch:
         model: What embeds them.
         num_inputs: How many inputs there are.
         metrics: Where to count.
+        kind: What they are turned into.
     """
 
-    def __init__(self, model: ServedModel, num_inputs: int, metrics: Metrics) -> None:
+    def __init__(self, model: ServedModel, num_inputs: int, metrics: Metrics, kind: InputsKind = "embeddings") -> None:
         self._metrics = metrics.of_model(model.name)
-        self._recent = model.recent.begin_embeddings(num_inputs)
+        self._recent = model.recent.begin_embeddings(num_inputs, kind)
         self._num_open = num_inputs
         self._record = CURRENT.get()
         self._began = time.monotonic() if self._record is None else self._record.began

@@ -18,6 +18,7 @@ from treadle.server.schema.chat import ChatRequest, StoredChatUpdate
 from treadle.server.schema.completions import CompletionRequest
 from treadle.server.schema.embeddings import EmbeddingsRequest
 from treadle.server.schema.messages import CountTokensRequest, MessagesRequest
+from treadle.server.schema.rerank import RerankRequest
 from treadle.server.schema.responses import InputTokensRequest, ResponsesRequest
 from treadle.server.schema.tokenize import DetokenizeRequest, TokenizeRequest
 
@@ -37,6 +38,7 @@ _BODIES: dict[Any, dict[str, Any]] = {
     InputTokensRequest: {"input": "Say hello."},
     LoadAdapterRequest: {"lora_name": "legal", "lora_path": "/models/legal.gguf"},
     MessagesRequest: {"model": "smollm2-135m", "max_tokens": 64, "messages": _HELLO},
+    RerankRequest: {"query": "When is it due?", "documents": ["It is due on Friday.", "Our cat sleeps all day."]},
     ResponsesRequest: {"input": "Say hello.", "max_output_tokens": 64},
     StoredChatUpdate: {"metadata": {"project": "report"}},
     TokenizeRequest: {"prompt": "Say hello."},

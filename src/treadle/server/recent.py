@@ -9,7 +9,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from treadle.engine.completion import CompletionChunk, Timings
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from treadle.engine.embedding import Embedding
     from treadle.errors import TreadleError
 
-__all__ = ["MOST_KEPT", "RecentEmbeddings", "RecentRequest", "RecentRequests"]
+__all__ = ["MOST_KEPT", "InputsKind", "RecentEmbeddings", "RecentRequest", "RecentRequests"]
 
 MOST_KEPT = 50
+# What a request turns several texts into.
+InputsKind = Literal["embeddings", "ranking"]
 
 
 class RecentRequests:
@@ -44,9 +46,9 @@ class RecentRequests:
         self._requests.append(request)
         return request
 
-    def begin_embeddings(self, num_inputs: int) -> RecentEmbeddings:
-        """Remember a request for vectors; the result is to be told what becomes of it."""
-        request = RecentEmbeddings(self._life(), num_inputs)
+    def begin_embeddings(self, num_inputs: int, kind: InputsKind = "embeddings") -> RecentEmbeddings:
+        """Remember a request for vectors, or scores; the result is to be told what becomes of it."""
+        request = RecentEmbeddings(self._life(), num_inputs, kind)
         self._requests.append(request)
         return request
 
@@ -154,9 +156,10 @@ class RecentRequest:
 class RecentEmbeddings:
     """Texts and their vectors; queued until the first of them was begun, and read from there to the last vector."""
 
-    def __init__(self, life: _Life, num_inputs: int) -> None:
+    def __init__(self, life: _Life, num_inputs: int, kind: InputsKind) -> None:
         self._life = life
         self._num_inputs = num_inputs
+        self._kind = kind
         self._num_vectors = 0
         self._num_tokens = 0
         self._cached_tokens = 0
@@ -182,7 +185,7 @@ class RecentEmbeddings:
         queued = None if self._queued is None else min(self._queued, self._life.seconds)
         return _facts(
             self._life,
-            kind="embeddings",
+            kind=self._kind,
             num_inputs=self._num_inputs,
             prompt_tokens=self._num_tokens,
             cached_tokens=self._cached_tokens,

@@ -25,7 +25,11 @@ _log = logging.getLogger("treadle.server")
 _ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _CLOSE_MILLISECONDS = 3000
 # https://opentelemetry.io/docs/specs/semconv/gen-ai/
-_OPERATIONS = {"/v1/completions": "text_completion", "/v1/embeddings": "embeddings"}
+_OPERATIONS = {
+    "/v1/completions": "text_completion",
+    "/v1/embeddings": "embeddings",
+    **dict.fromkeys(("/v1/rerank", "/v2/rerank", "/rerank"), "rerank"),
+}
 _CHAT = "chat"
 _NS = 1_000_000_000
 

@@ -80,7 +80,8 @@ def _local_facts(report: LoadReport, stats: EngineStats, speed: MachineSpeed | N
     scheduler, steps, plan = stats.scheduler, stats.steps, report.memory_plan
     shares = Shares(speed, stats)
     return {
-        "embeds_only": report.embeds_only,
+        "embeds_only": report.embeds_only and not report.ranks,
+        "ranks": report.ranks,
         "running": scheduler.num_running,
         "waiting": scheduler.num_waiting,
         "tokens_per_second": {"prompt": steps.prompt_rate, "answer": steps.answer_rate},

@@ -140,8 +140,11 @@ class LlamaCppModel:
                 f"{file.path}: the products behind the states of {file.architecture} are not run through llama.cpp",
                 hint="leave the engine open, and the core runs it",
             )
-        if file.metadata.get(f"{file.architecture}.pooling_type") == _RANKS:
-            raise UnsupportedModelError(f"{file.path}: the model rates pairs of texts, which is not run")
+        if file.ranks or file.metadata.get(f"{file.architecture}.pooling_type") == _RANKS:
+            raise UnsupportedModelError(
+                f"{file.path}: the model ranks documents, which is not run through llama.cpp",
+                hint="leave the engine open, and the core runs it if it knows the architecture",
+            )
 
     def _create_context(self, file: ModelFile, params: ContextParams) -> int:
         library = self.library

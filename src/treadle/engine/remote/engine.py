@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 from treadle.config import Settings
 from treadle.engine.conversation import Conversation
 from treadle.engine.embedding import EmbeddingOptions
+from treadle.engine.ranking import RankedDocument, RankingOptions
 from treadle.engine.remote.address import find_api_key, parse_address
 from treadle.engine.remote.answer import AnswerReader
 from treadle.engine.remote.embeddings import embed_inputs
 from treadle.engine.remote.http import RemoteHttp, RemoteLimits
+from treadle.engine.remote.ranking import rank_documents
 from treadle.engine.remote.request import chat_fields, write_request
 from treadle.engine.remote.retry import with_retries
 from treadle.engine.remote.server import RemoteServer, find_server
@@ -177,6 +179,7 @@ class RemoteEngine:
         pooling: Pooling | None = None,
         normalize: bool = True,
         dimensions: int | None = None,
+        truncate_prompt_tokens: int | None = None,
         priority: Priority = "interactive",  # noqa: ARG002  servers have none for embeddings
         timeout: float | None = None,
         on_embedding: Callable[[Embedding], None] | None = None,
@@ -191,7 +194,7 @@ class RemoteEngine:
         work = embed_inputs(
             self._http,
             f"{self._address.url}/embeddings",
-            {"model": self._server.model},
+            self._body(truncate_prompt_tokens),
             inputs,
             EmbeddingOptions(pooling, normalize, dimensions),
             max_retries=self._limits.max_retries,
@@ -201,6 +204,46 @@ class RemoteEngine:
             return await asyncio.wait_for(work, timeout)
         except asyncio.TimeoutError:
             raise DeadlineError(f"the time of the request was up before {self.name} had embedded its inputs") from None
+
+    async def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        top_n: int | None = None,
+        normalize: bool = True,
+        truncate_prompt_tokens: int | None = None,
+        priority: Priority = "interactive",  # noqa: ARG002  servers have none for rankings
+        timeout: float | None = None,
+        on_embedding: Callable[[Embedding], None] | None = None,
+    ) -> list[RankedDocument]:
+        """Return the documents, the best first, with the scores that the server gives.
+
+        Raises:
+            UsageError: The server refuses a text, or ``normalize`` is off.
+            RemoteError: It failed.
+            DeadlineError: The time was up.
+        """
+        work = rank_documents(
+            self._http,
+            f"{self._address.url}/rerank",
+            {**self._body(truncate_prompt_tokens), "query": query},
+            documents,
+            RankingOptions(top_n, normalize),
+            max_retries=self._limits.max_retries,
+            on_embedding=on_embedding,
+        )
+        try:
+            return await asyncio.wait_for(work, timeout)
+        except asyncio.TimeoutError:
+            raise DeadlineError(f"the time of the request was up before {self.name} had ranked the documents") from None
+
+    def _body(self, truncate_prompt_tokens: int | None) -> dict[str, Any]:
+        """Return what requests for vectors and for rankings have in common."""
+        body: dict[str, Any] = {"model": self._server.model}
+        if truncate_prompt_tokens is not None:
+            body["truncate_prompt_tokens"] = truncate_prompt_tokens
+        return body
 
     @property
     def adapters(self) -> Sequence[AdapterInfo]:

@@ -16,11 +16,11 @@ export function showModels(models) {
   const offers = models.flatMap((model) => [model.name, ...model.adapters].map((name) => ({ name, model })));
   if (offers.map(({ name }) => name).join("\n") !== [...choice.options].map(({ value }) => value).join("\n")) {
     choice.replaceChildren(...offers.map(({ name }) => new Option(name, name)));
-    choice.value = (offers.find(({ name }) => name === wanted) ?? offers.find(({ model }) => !model.embeds_only) ?? offers[0])?.name ?? "";
+    choice.value = (offers.find(({ name }) => name === wanted) ?? offers.find(({ model }) => !(model.embeds_only || model.ranks)) ?? offers[0])?.name ?? "";
   }
   offers.forEach(({ name, model }, index) => {
     setText(choice.options[index], optionWords(name, model));
-    choice.options[index].disabled = model.embeds_only === true;
+    choice.options[index].disabled = model.embeds_only === true || model.ranks === true;
   });
   showList(models);
 }
@@ -34,6 +34,7 @@ function optionWords(name, model) {
   const words = [];
   if (name !== model.name) words.push(`adapter of ${model.name}`);
   if (model.embeds_only) words.push("embeddings only");
+  if (model.ranks) words.push("ranking only");
   if (model.is_loading) words.push("loading");
   else if (!model.is_loaded) words.push("not loaded");
   return words.length ? `${name} (${words.join(", ")})` : name;

@@ -38,7 +38,7 @@ function row(request, longest, isNamed) {
 
 function tokens(request) {
   const prompt = request.prompt_tokens ?? "?"; // an engine elsewhere tells it at the end, if that is reached
-  const result = request.kind === "answer" ? `${request.answer_tokens}` : count(request.num_inputs, "vector");
+  const result = request.kind === "answer" ? `${request.answer_tokens}` : count(request.num_inputs, request.kind === "ranking" ? "score" : "vector");
   const made = element("span", "tokens", `${prompt} → ${result}`);
   made.title = request.cached_tokens ? `${count(request.cached_tokens, "token")} of the prompt cached` : "";
   return made;

@@ -68,6 +68,9 @@ async def _embed(
         pooling=body.pooling,
         normalize=body.normalize is not False,
         dimensions=body.dimensions,
+        truncate_prompt_tokens=-1
+        if body.truncate_prompt_tokens is None and body.truncate
+        else body.truncate_prompt_tokens,
         priority=body.priority or "interactive",
         timeout=timeout,
         on_embedding=watch.took,

@@ -15,13 +15,16 @@ __all__ = ["EmbeddingsRequest"]
 class EmbeddingsRequest(Body):
     """Text, token ids, or several of either, to be turned into vectors; see the OpenAI API's embeddings.
 
-    ``pooling``, ``normalize`` and ``priority`` are additions to that API.
+    ``pooling``, ``normalize`` and ``priority`` are additions to that API, ``truncate_prompt_tokens`` is vLLM's and
+    ``truncate`` Jina's.
     """
 
     model: ModelName | None = None
     input: Inputs
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Whole | None = Field(None, ge=1)
+    truncate_prompt_tokens: Whole | None = Field(None, ge=-1)
+    truncate: bool | None = None
     user: ShortText | None = None
     pooling: Literal["mean", "cls", "last"] | None = None
     normalize: bool | None = None
