@@ -220,6 +220,16 @@ ARCHITECTURES = {
     "lfm2": Architecture(
         head_norms=True, convolution_period=3, output_norm="token_embd_norm", keys={"shortconv.l_cache": 3}
     ),
+    "lfm2moe": Architecture(
+        head_norms=True,
+        convolution_period=3,
+        output_norm="token_embd_norm",
+        num_experts=8,
+        sigmoid_experts=True,
+        choice_bias=True,
+        dense_layers=2,
+        keys={"shortconv.l_cache": 3, "expert_gating_func": 2, "leading_dense_block_count": 2},
+    ),
     "llama": Architecture(rope_halves=False, window_period=1),
     "mellum": Architecture(
         head_norms=True,

@@ -6,12 +6,13 @@ namespace treadle {
 
 std::span<const Family* const> families() {
     static constexpr const Family* kFamilies[] = {
-        &kApertus,    &kArcee,          &kBailingMoe, &kBailingMoe2, &kBert,    &kChatGlm, &kCohere2,    &kCommandR,
-        &kDeepSeek,   &kDots1,          &kErnie45,    &kErnie45Moe,  &kExaone,  &kExaone4, &kGemma,      &kGemma2,
-        &kGemma3,     &kGemmaEmbedding, &kGlm4,       &kGlm4Moe,     &kGptOss,  &kGranite, &kGraniteMoe, &kHunyuanDense,
-        &kHunyuanMoe, &kInternLm2,      &kLfm2,       &kLlama,       &kMellum,  &kMiniCpm, &kMistral3,   &kModernBert,
-        &kNemotron,   &kNomicBert,      &kOlmo2,      &kOlmoe,       &kPhi3,    &kQwen2,   &kQwen2Moe,   &kQwen2Vl,
-        &kQwen3,      &kQwen3Moe,       &kQwen3Vl,    &kQwen3VlMoe,  &kSeedOss, &kSmolLm3, &kStableLm,   &kStarCoder2};
+        &kApertus,  &kArcee,      &kBailingMoe,   &kBailingMoe2,    &kBert,       &kChatGlm,  &kCohere2,
+        &kCommandR, &kDeepSeek,   &kDots1,        &kErnie45,        &kErnie45Moe, &kExaone,   &kExaone4,
+        &kGemma,    &kGemma2,     &kGemma3,       &kGemmaEmbedding, &kGlm4,       &kGlm4Moe,  &kGptOss,
+        &kGranite,  &kGraniteMoe, &kHunyuanDense, &kHunyuanMoe,     &kInternLm2,  &kLfm2,     &kLfm2Moe,
+        &kLlama,    &kMellum,     &kMiniCpm,      &kMistral3,       &kModernBert, &kNemotron, &kNomicBert,
+        &kOlmo2,    &kOlmoe,      &kPhi3,         &kQwen2,          &kQwen2Moe,   &kQwen2Vl,  &kQwen3,
+        &kQwen3Moe, &kQwen3Vl,    &kQwen3VlMoe,   &kSeedOss,        &kSmolLm3,    &kStableLm, &kStarCoder2};
     return kFamilies;
 }
 

@@ -1,5 +1,6 @@
 // LFM2 (Liquid AI 2025): attention with norms of heads in some layers, gated short convolutions in those that the file
-// gives no KV heads.
+// gives no KV heads. Where it has experts, the first layers are dense; sigmoids weigh the experts of the others, and a
+// bias takes part in their choice.
 #include <algorithm>
 
 #include "../refuse.h"
@@ -34,6 +35,13 @@ void read(const ConfigReader& reader, ModelConfig& config) {
     }
 }
 
+void read_mixture(const ConfigReader& reader, ModelConfig& config) {
+    read(reader, config);
+    read_experts(reader, config.feed_forward_size, config);
+    config.experts.sigmoid = true;
+    read_expert_weights(reader, config);
+}
+
 void plan_convolution(TensorPlan& plan, const ModelConfig& config, const std::string& prefix, LayerWeights& layer) {
     const int64_t hidden_size = config.hidden_size;
     const int64_t positions = std::ranges::max(config.layers, {}, &LayerConfig::convolution).convolution;
@@ -50,7 +58,8 @@ void plan_layer(TensorPlan& plan, const ModelConfig& config, const std::string& 
         plan_attention(plan, config, prefix, layer);
         plan_head_norms(plan, config, prefix, layer);
     }
-    plan_feed_forward(plan, config, prefix, layer);
+    plan.vector(prefix + "ffn_norm.weight", config.hidden_size, &layer.feed_forward_norm.weight);
+    plan_dense_or_experts(plan, config, prefix, layer);
 }
 
 // The norm behind the layers has the name that other files give one of the embedding.
@@ -63,5 +72,6 @@ void plan_ends(TensorPlan& plan, const ModelConfig& config, ModelEnds& ends) {
 }  // namespace
 
 const Family kLfm2 = {"lfm2", read, plan_layer, plan_ends};
+const Family kLfm2Moe = {"lfm2moe", read_mixture, plan_layer, plan_ends};
 
 }  // namespace treadle

@@ -56,6 +56,7 @@ REQUIRED_TENSORS = {
         *(*_EXPERTS, *(name.replace("weight", "bias") for name in _EXPERTS)),
     ),
     "granitemoe": (*_ATTENTION, *_EXPERTS),
+    "lfm2moe": _weights("attn_norm", "ffn_norm"),
     "lfm2": _weights("attn_norm", "ffn_norm", *_PRODUCTS),  # what is between differs from layer to layer
     "olmoe": (*_ATTENTION, *_weights(*_HEAD_NORMS), *_EXPERTS),
     "glm4": _weights("attn_norm", *_PROJECTIONS, "ffn_norm", "ffn_up", "ffn_down", *_POST_NORMS),
@@ -64,7 +65,7 @@ REQUIRED_TENSORS = {
     **dict.fromkeys(("exaone4", "olmo2"), _POST_NORMS_ONLY),
 }
 # The norm behind the layers, where it is not called output_norm.
-OUTPUT_NORMS = {"lfm2": "token_embd_norm"}
+OUTPUT_NORMS = dict.fromkeys(("lfm2", "lfm2moe"), "token_embd_norm")
 # Where a file gives a window: all layers have it but the last one of so many, unless the file lists them; 1 for all.
 WINDOW_PERIODS = {"exaone4": 4, "gemma2": 2, "gemma3": 6, "gpt-oss": 2, "olmo2": 4}
 WINDOW_PERIODS |= {"cohere2": 4, "mellum": 4}
