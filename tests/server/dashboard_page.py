@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+from patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page, Route
+
+    from running_server import RunningServer
 
 # Greedy, the model goes on until its context is full.
 LONG = "Write a long story about a weaver and a river."
@@ -32,6 +38,30 @@ def wait_for_answer(page: Page) -> str:
 def wait_for_text(page: Page) -> None:
     """Wait for the beginning of an answer."""
     last_answer(page).locator(".body", has_text=re.compile(".{20}", re.DOTALL)).wait_for()
+
+
+@contextmanager
+def answering(server: RunningServer) -> Iterator[Callable[[], None]]:
+    """Keep the model from ending an answer before a browser on a busy machine has looked at it.
+
+    Nothing is computed in the block but when what it gives is called: then so much of an answer as fills some lines.
+    """
+    engine = server.hub.default.engine
+    assert engine is not None and engine.cores is not None
+    cores, counters = engine.cores, lambda: engine.stats().scheduler
+
+    def go_on() -> None:
+        enough = counters().num_answer_tokens_computed + 100
+        cores.hold(0)
+        while counters().num_answer_tokens_computed < enough:
+            pass
+        cores.hold(PATIENCE_SECONDS)
+
+    cores.hold(PATIENCE_SECONDS)
+    try:
+        yield go_on
+    finally:
+        cores.hold(0)
 
 
 def note_of(page: Page) -> str:

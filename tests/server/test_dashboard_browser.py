@@ -16,6 +16,7 @@ from dashboard_page import (
     MARKDOWN,
     STATS,
     answer_with,
+    answering,
     ask,
     change_stats,
     hold,
@@ -120,17 +121,19 @@ def test_contrast_is_sufficient(open_page: OpenPage, scheme: str) -> None:
     assert {text: ratio for text, ratio in found.items() if ratio < 4.5} == {}
 
 
-def test_the_keyboard_is_enough(open_page: OpenPage) -> None:
+def test_the_keyboard_is_enough(open_page: OpenPage, native_server: RunningServer) -> None:
     page = open_page()
     page.keyboard.type("A line.")
     page.keyboard.press("Shift+Enter")
     assert page.get_by_label("Your message").input_value() == "A line.\n"
     page.keyboard.press("ControlOrMeta+A")
     page.keyboard.type(LONG)
-    page.keyboard.press("Enter")
-    wait_for_text(page)
-    page.keyboard.press("Escape")
-    wait_for_answer(page)
+    with answering(native_server) as go_on:
+        page.keyboard.press("Enter")
+        go_on()
+        wait_for_text(page)
+        page.keyboard.press("Escape")
+        wait_for_answer(page)
     assert page.locator(".message.assistant .note").inner_text() == "Stopped"
     page.get_by_role("link", name="Skip").focus()
     order = []
@@ -205,12 +208,14 @@ def test_requests_and_models_are_listed(open_page: OpenPage, native_server: Runn
     state = page.locator("#models dd")
     sync_api.expect(state).to_have_text([re.compile(r"idle for \d+ s")])
     set_settings(page, temperature="0")
-    ask(page, LONG)
-    sync_api.expect(state).to_have_text(["serving 1 request"])
-    growing = page.locator("#requests li:first-child.state-answering .decode")
-    growing.wait_for()
-    page.keyboard.press("Escape")
-    wait_for_answer(page)
+    with answering(native_server) as go_on:
+        ask(page, LONG)
+        sync_api.expect(state).to_have_text(["serving 1 request"])
+        go_on()
+        growing = page.locator("#requests li:first-child.state-answering .decode")
+        growing.wait_for()
+        page.keyboard.press("Escape")
+        wait_for_answer(page)
     change_stats(page, is_loaded=False, is_loading=True, embeds_only=True)
     sync_api.expect(state).to_have_text(["loading"])
     sync_api.expect(page.locator("#model option")).to_have_text([f"{MODEL} (embeddings only, loading)"])

@@ -12,6 +12,7 @@ from dashboard_page import (
     LONG,
     STATS,
     answer_with,
+    answering,
     ask,
     change_stats,
     events,
@@ -60,13 +61,17 @@ def test_an_answer_tells_its_figures_and_is_announced_once(open_page: OpenPage) 
     assert drawn.evaluate("part => part.getBoundingClientRect().width") > 0
 
 
-def test_an_answer_streams_in_and_stopping_it_frees_the_request(open_page: OpenPage) -> None:
+def test_an_answer_streams_in_and_stopping_it_frees_the_request(
+    open_page: OpenPage, native_server: RunningServer
+) -> None:
     page = open_page()
     set_settings(page, temperature="0")
-    ask(page, LONG)
-    wait_for_text(page)
-    page.get_by_role("button", name="Stop").click()
-    wait_for_answer(page)
+    with answering(native_server) as go_on:
+        ask(page, LONG)
+        go_on()
+        wait_for_text(page)
+        page.get_by_role("button", name="Stop").click()
+        wait_for_answer(page)
     assert note_of(page) == "Stopped"
     sync_api.expect(page.locator("#queue")).to_have_text("0 running, 0 waiting")
     page.wait_for_selector("#requests li:first-child.state-stopped")
