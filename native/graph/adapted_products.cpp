@@ -100,10 +100,10 @@ void Runtime::Impl::multiply_share(const LowRank& change, const TileShare& share
     }
 }
 
-void Runtime::Impl::multiply_a(int worker, std::initializer_list<const Matrix*> matrices, int64_t num_rows) {
+void Runtime::Impl::multiply_a(int worker, std::initializer_list<const Matrix*> matrices, int64_t num_rows,
+                               const Activations& inputs) {
     if (adapted_.empty()) return;
     const TilePlan tiles(num_rows);
-    const Activations& inputs = activations(worker, num_rows);
     const auto num_shares = static_cast<int64_t>(adapted_.shares().size());
     const int64_t columns = (*matrices.begin())->columns;
     pool_.share(worker, num_shares, 1, [&](int64_t item, int64_t) {

@@ -95,9 +95,15 @@ void Runtime::Impl::multiply_gate_up(int worker, const Mixture& mixture) {
         for (const ExpertDispatch::Active& active : dispatch_.active()) {
             const int64_t low = std::max(begin, active.first_gate_panel), high = std::min(end, active.end_gate_panel);
             if (low >= high) continue;
-            gate_up_panels(worker, mixture.experts[static_cast<size_t>(active.expert)], low - active.first_gate_panel,
-                           high - active.first_gate_panel, TilePlan(active.num_pairs),
-                           inputs.after(active.first_pair * columns), gated_ + active.first_gated);
+            const FeedForward& expert = mixture.experts[static_cast<size_t>(active.expert)];
+            const int64_t first = low - active.first_gate_panel, num_outputs = expert.gate.rows;
+            const TilePlan tiles(active.num_pairs);
+            request_gate_up(worker, expert, first);
+            for (int64_t t = 0; t < tiles.num_tiles; ++t) {
+                float* out = gated_ + active.first_gated + tiles.start(t) * num_outputs + first * kPanelRows;
+                gate_up_tile(worker, expert, first, high - active.first_gate_panel, tiles, t,
+                             inputs.after(active.first_pair * columns), out, num_outputs);
+            }
         }
     });
     timers_.lap(worker, Operator::kGateUp, [&] { return dispatch_.gate_up_work(mixture); });

@@ -49,53 +49,67 @@ void Runtime::Impl::activate_ungated(const LayerConfig& layer, float* values, in
     model_->kernels().gelu_mul(values, kOnes.data(), num_values, values);
 }
 
-void Runtime::Impl::gate_up_panels(int worker, const FeedForward& weights, int64_t low, int64_t high,
-                                   const TilePlan& tiles, const Activations& inputs, float* out) const {
-    const int64_t columns = weights.gate.columns, num_outputs = weights.gate.rows;
+void Runtime::Impl::gate_up_tile(int worker, const FeedForward& weights, int64_t low, int64_t high,
+                                 const TilePlan& tiles, int64_t index, const Activations& inputs, float* out,
+                                 int64_t stride) const {
+    const int64_t columns = weights.gate.columns;
     const MatmulFn multiply_gate = model_->kernels().matmul[weights.gate.format];
     const MatmulFn multiply_up = model_->kernels().matmul[weights.up.format];
     alignas(64) float gate[kMaxTile * kPanelRows];
     alignas(64) float up[kMaxTile * kPanelRows];
     const int64_t copy = copy_offsets_[static_cast<size_t>(worker)];
-    request_start(weights.gate.panel(low) + copy);
-    request_start(weights.up.panel(low) + copy);
-    for (int64_t t = 0; t < tiles.num_tiles; ++t) {
-        const ActTile tile = inputs.tile(tiles, t, columns);
-        for (int64_t p = low; p < high; ++p) {
-            if (!adapted_.empty()) {
-                request_b(weights.gate, p, t);
-                request_b(weights.up, p, t);
-            }
-            multiply_gate(weights.gate.panel(p) + copy, columns, &tile, gate);
-            multiply_up(weights.up.panel(p) + copy, columns, &tile, up);
-            if (!adapted_.empty()) {
-                add_b(weights.gate, p, t, tiles.start(t), gate);
-                add_b(weights.up, p, t, tiles.start(t), up);
-            }
-            const int64_t rows = std::min<int64_t>(kPanelRows, num_outputs - p * kPanelRows);
-            if (weights.gate_bias) add_bias(weights.gate_bias + p * kPanelRows, rows, tile.num_tokens, gate);
-            if (weights.up_bias) add_bias(weights.up_bias + p * kPanelRows, rows, tile.num_tokens, up);
-            activate(gate, up, tile.num_tokens * kPanelRows);
-            for (int32_t i = 0; i < tile.num_tokens; ++i) {
-                std::memcpy(out + (tiles.start(t) + i) * num_outputs + p * kPanelRows, gate + i * kPanelRows,
-                            static_cast<size_t>(rows) * sizeof(float));
-            }
+    const ActTile tile = inputs.tile(tiles, index, columns);
+    for (int64_t p = low; p < high; ++p) {
+        if (!adapted_.empty()) {
+            request_b(weights.gate, p, index);
+            request_b(weights.up, p, index);
+        }
+        multiply_gate(weights.gate.panel(p) + copy, columns, &tile, gate);
+        multiply_up(weights.up.panel(p) + copy, columns, &tile, up);
+        if (!adapted_.empty()) {
+            add_b(weights.gate, p, index, tiles.start(index), gate);
+            add_b(weights.up, p, index, tiles.start(index), up);
+        }
+        const int64_t rows = std::min<int64_t>(kPanelRows, weights.gate.rows - p * kPanelRows);
+        if (weights.gate_bias) add_bias(weights.gate_bias + p * kPanelRows, rows, tile.num_tokens, gate);
+        if (weights.up_bias) add_bias(weights.up_bias + p * kPanelRows, rows, tile.num_tokens, up);
+        activate(gate, up, tile.num_tokens * kPanelRows);
+        for (int32_t i = 0; i < tile.num_tokens; ++i) {
+            std::memcpy(out + i * stride + (p - low) * kPanelRows, gate + i * kPanelRows,
+                        static_cast<size_t>(rows) * sizeof(float));
         }
     }
 }
 
-// Gate and up panels of the same rows go together, so their product never leaves the worker.
+void Runtime::Impl::request_gate_up(int worker, const FeedForward& weights, int64_t panel) const {
+    const int64_t copy = copy_offsets_[static_cast<size_t>(worker)];
+    request_start(weights.gate.panel(panel) + copy);
+    request_start(weights.up.panel(panel) + copy);
+}
+
+// Gate and up panels of the same rows go together and become inputs of `down` at once: their product never leaves the
+// nearest cache.
 void Runtime::Impl::multiply_gated(int worker, const LayerWeights& layer) {
     const FeedForward& weights = layer.feed_forward;
-    const int64_t columns = weights.gate.columns;
+    const int64_t columns = weights.gate.columns, num_outputs = weights.gate.rows;
     quantise(worker, num_rows_, columns, {&weights.gate, &weights.up},
              [&](int64_t row) { return normalised(worker, residual_ + row * columns, layer.feed_forward_norm); });
-    multiply_a(worker, {&weights.gate, &weights.up}, num_rows_);
     const TilePlan tiles(num_rows_);
     const Activations& inputs = activations(worker, num_rows_);
+    multiply_a(worker, {&weights.gate, &weights.up}, num_rows_, inputs);
     const int64_t num_panels = weights.gate.num_panels();
-    pool_.share(worker, num_panels, panel_chunk(num_panels), [&](int64_t begin, int64_t end) {
-        gate_up_panels(worker, weights, begin, end, tiles, inputs, gated_);
+    const int64_t chunk = (panel_chunk(num_panels) + 1) / 2 * 2;  // whole blocks of 32
+    pool_.share(worker, num_panels, chunk, [&](int64_t begin, int64_t end) {
+        alignas(64) float gated[kMaxTile * kMaxPanelChunk * kPanelRows];
+        const int64_t first = begin * kPanelRows, count = std::min(end * kPanelRows, num_outputs) - first;
+        request_gate_up(worker, weights, begin);
+        for (int64_t t = 0; t < tiles.num_tiles; ++t) {
+            gate_up_tile(worker, weights, begin, end, tiles, t, inputs, gated, count);
+            const ActTile target = skip_columns(gated_activations_.tile(tiles, t, num_outputs), first);
+            for (int32_t i = 0; i < target.num_tokens; ++i) {
+                quantise_row(target, i, gated + i * count, count, {&weights.down});
+            }
+        }
     });
     timers_.lap(worker, Operator::kGateUp, [&] { return product_work({&weights.gate, &weights.up}, num_rows_); });
 }
@@ -123,13 +137,15 @@ void Runtime::Impl::feed_forward_block(int worker, int32_t index) {
     const LayerWeights& layer = model_->layers()[index];
     if (!layer.mixture.experts.empty()) return experts_block(worker, layer);
     const Matrix& down = layer.feed_forward.down;
-    if (layer.feed_forward.gate.rows > 0) {
+    const bool is_gated = layer.feed_forward.gate.rows > 0;
+    if (is_gated) {
         multiply_gated(worker, layer);
     } else {
         multiply_ungated(worker, index);
+        quantise(worker, num_rows_, down.columns, {&down}, [&](int64_t row) { return gated_ + row * down.columns; });
     }
-    quantise(worker, num_rows_, down.columns, {&down}, [&](int64_t row) { return gated_ + row * down.columns; });
-    multiply_into_residual(worker, down, layer.feed_forward.down_bias, layer.post_feed_forward_norm);
+    multiply_into_residual(worker, down, layer.feed_forward.down_bias, layer.post_feed_forward_norm,
+                           is_gated ? gated_activations_ : activations(worker, num_rows_));
     timers_.lap(worker, Operator::kDown, [&] { return product_work({&down}, num_rows_); });
     if (layer.residual_feed_forward_norm.weight) normalise_residual(worker, layer.residual_feed_forward_norm);
 }

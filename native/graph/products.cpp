@@ -22,13 +22,14 @@ void centre(const float* x, int64_t count, float* out) {
 }  // namespace
 
 int64_t Runtime::Impl::panel_chunk(int64_t num_panels) const {
-    return std::clamp<int64_t>(num_panels / (16 * pool_.num_threads()), 1, 8);
+    return std::clamp<int64_t>(num_panels / (16 * pool_.num_threads()), 1, kMaxPanelChunk);
 }
 
-void Runtime::Impl::multiply_into_residual(int worker, const Matrix& matrix, const float* bias, const float* norm) {
-    multiply_a(worker, {&matrix}, num_rows_);
+void Runtime::Impl::multiply_into_residual(int worker, const Matrix& matrix, const float* bias, const float* norm,
+                                           const Activations& inputs) {
+    multiply_a(worker, {&matrix}, num_rows_, inputs);
     if (norm) {
-        multiply(worker, {&matrix}, num_rows_,
+        multiply(worker, {&matrix}, num_rows_, inputs,
                  [&](const Matrix&, int64_t row, int64_t rows, int64_t token, int64_t num_tokens, const float* out) {
                      for (int64_t t = 0; t < num_tokens; ++t) {
                          float* target = branch_ + (token + t) * matrix.rows + row;
@@ -40,7 +41,7 @@ void Runtime::Impl::multiply_into_residual(int worker, const Matrix& matrix, con
         return add_normalised(worker, norm);
     }
     const float scale = model_->config().residual_scale;
-    multiply(worker, {&matrix}, num_rows_,
+    multiply(worker, {&matrix}, num_rows_, inputs,
              [&](const Matrix&, int64_t row, int64_t num_rows, int64_t token, int64_t num_tokens, const float* out) {
                  for (int64_t t = 0; t < num_tokens; ++t) {
                      float* target = residual_ + (token + t) * matrix.rows + row;

@@ -25,6 +25,9 @@ inline constexpr auto kOnes = [] {
 // A part of a tile of this many columns stays in the nearest cache while token after token is written into it.
 constexpr int64_t kQuantiseColumns = 2048;
 
+// The most panels that a worker takes at once.
+constexpr int64_t kMaxPanelChunk = 8;
+
 // out[token][16] += bias[16], for the rows there are.
 inline void add_bias(const float* bias, int64_t num_rows, int64_t num_tokens, float* out) {
     for (int64_t t = 0; t < num_tokens; ++t) {
@@ -54,9 +57,8 @@ void Runtime::Impl::multiply_panels(int worker, const Matrix& matrix, int64_t lo
 
 template <typename Emit>
 void Runtime::Impl::multiply(int worker, std::initializer_list<const Matrix*> matrices, int64_t num_tokens,
-                             Emit&& emit) {
+                             const Activations& inputs, Emit&& emit) {
     const TilePlan tiles(num_tokens);
-    const Activations& inputs = activations(worker, num_tokens);
     int64_t num_panels = 0;
     for (const Matrix* matrix : matrices) num_panels += matrix->num_panels();
     pool_.share(worker, num_panels, panel_chunk(num_panels), [&](int64_t begin, int64_t end) {

@@ -59,6 +59,7 @@ void Runtime::Impl::carve_scratch() {
     const auto carve = [&](uint8_t* base) {
         Carver carver(base);
         shared_activations_.carve(carver, max_values);
+        gated_activations_.carve(carver, max_batch_tokens_ * config.feed_forward_size);
         worker_activations_.resize(workers);
         for (Activations& own : worker_activations_) own.carve(carver, kRepeatedTokens * widest);
         share_activations_.resize(workers);

@@ -85,26 +85,42 @@ class Runtime::Impl {
     void rotate(float* head, int64_t token, int32_t rope) const;
     void rotary_angles(int64_t token);
 
-    // Products of all panels of the matrices with the current activations. emit(matrix, first_row, num_rows,
+    // Products of all panels of the matrices with the inputs. emit(matrix, first_row, num_rows,
     // first_token, num_tokens, out) receives out[token * 16 + row] of each panel and tile.
     template <typename Emit>
-    void multiply(int worker, std::initializer_list<const Matrix*> matrices, int64_t num_tokens, Emit&& emit);
+    void multiply(int worker, std::initializer_list<const Matrix*> matrices, int64_t num_tokens,
+                  const Activations& inputs, Emit&& emit);
+    // The same with what quantise() has written.
+    template <typename Emit>
+    void multiply(int worker, std::initializer_list<const Matrix*> matrices, int64_t num_tokens, Emit&& emit) {
+        multiply(worker, matrices, num_tokens, activations(worker, num_tokens), emit);
+    }
     template <typename Emit>
     void multiply_panels(int worker, const Matrix& matrix, int64_t low, int64_t high, const TilePlan& tiles,
                          const Activations& inputs, Emit&& emit) const;
-    // residual += norm(matrix * activations + bias)
-    void multiply_into_residual(int worker, const Matrix& matrix, const float* bias, const float* norm);
+    // residual += norm(matrix * inputs + bias)
+    void multiply_into_residual(int worker, const Matrix& matrix, const float* bias, const float* norm,
+                                const Activations& inputs);
+    void multiply_into_residual(int worker, const Matrix& matrix, const float* bias, const float* norm) {
+        multiply_into_residual(worker, matrix, bias, norm, activations(worker, num_rows_));
+    }
     void add_normalised(int worker, const float* norm);
     int64_t panel_chunk(int64_t num_panels) const;
 
-    // Panels low .. high - 1 of gate and up for all tiles; the activated products go to out[token][rows].
-    void gate_up_panels(int worker, const FeedForward& weights, int64_t low, int64_t high, const TilePlan& tiles,
-                        const Activations& inputs, float* out) const;
+    // Panels low .. high - 1 of gate and up for one tile; the activated products go to out[token][rows from low on],
+    // rows so many values apart.
+    void gate_up_tile(int worker, const FeedForward& weights, int64_t low, int64_t high, const TilePlan& tiles,
+                      int64_t index, const Activations& inputs, float* out, int64_t stride) const;
+    void request_gate_up(int worker, const FeedForward& weights, int64_t panel) const;
     void activate(float* gate, float* up, int64_t num_values) const;
     void activate_ungated(const LayerConfig& layer, float* values, int64_t num_values) const;
 
     // Adapters: A times the rows of each, and what comes of that in a tile of one panel's outputs.
-    void multiply_a(int worker, std::initializer_list<const Matrix*> matrices, int64_t num_rows);
+    void multiply_a(int worker, std::initializer_list<const Matrix*> matrices, int64_t num_rows,
+                    const Activations& inputs);
+    void multiply_a(int worker, std::initializer_list<const Matrix*> matrices, int64_t num_rows) {
+        multiply_a(worker, matrices, num_rows, activations(worker, num_rows));
+    }
     void request_b(const Matrix& matrix, int64_t panel, int64_t tile) const;
     void add_b(const Matrix& matrix, int64_t panel, int64_t tile, int64_t first_row, float* out) const;
     float* low_rank_inputs(int32_t a_id, int64_t first_row, const TileShare& share) const;
@@ -146,6 +162,7 @@ class Runtime::Impl {
 
     PageBuffer scratch_;
     Activations shared_activations_;
+    Activations gated_activations_;  // of all rows, between the products of gate and up and that of down
     std::vector<Activations> worker_activations_;
     std::vector<Activations> share_activations_;  // of each worker, the rows of one adapter in a tile
     AdaptedRows adapted_;
