@@ -58,7 +58,9 @@ def server(request: pytest.FixtureRequest) -> RunningServer:
 @pytest.fixture(scope="session")
 def direct(native_server: RunningServer) -> Iterator[httpx.Client]:
     """For what is answered before any engine hears of it, whichever that is."""
-    with httpx.Client(base_url=native_server.url, timeout=PATIENCE_SECONDS) as client:
+    # No connection rests between tests: the server closes one that does, perhaps just when it is used again.
+    limits = httpx.Limits(max_keepalive_connections=0)
+    with httpx.Client(base_url=native_server.url, timeout=PATIENCE_SECONDS, limits=limits) as client:
         yield client
 
 
