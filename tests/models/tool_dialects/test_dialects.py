@@ -39,6 +39,8 @@ PARIS_AND_ROME = {
     '<|tool_call>call:get_weather{city:<|"|>Rome<|"|>}<tool_call|>',
     "function-gemma": "<start_function_call>call:get_weather{city:<escape>Paris<escape>}<end_function_call>"
     "<start_function_call>call:get_weather{city:<escape>Rome<escape>}<end_function_call>",
+    "pythonic": '<|tool_call_start|>[get_weather(city="Paris")]<|tool_call_end|>\n'
+    "<|tool_call_start|>[get_weather(city='Rome')]<|tool_call_end|>",
     "mistral": '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}}, '
     '{"name": "get_weather", "arguments": {"city": "Rome"}}]',
     "llama": '{"name": "get_weather", "parameters": {"city": "Paris"}}; '
@@ -90,7 +92,7 @@ def test_plain_answers_stay_as_they_are(name, text):
     assert read(BY_NAME[name], *text) == ([Content(text)] if text else [])
 
 
-@pytest.mark.parametrize("name", ["hermes", "qwen-xml", "glm", "phi", "gemma", "function-gemma", "fenced"])
+@pytest.mark.parametrize("name", ["hermes", "qwen-xml", "glm", "phi", "gemma", "function-gemma", "pythonic", "fenced"])
 def test_text_around_calls(name):
     call = PARIS_AND_ROME[name]
     expected = [
@@ -118,6 +120,57 @@ def test_readable_arguments(arguments, expected):
     [call] = read(BY_NAME["hermes"], f'<tool_call>{{"name": "now", "arguments": {arguments}}}</tool_call>')
     assert isinstance(call, ToolCall)
     assert json.loads(call.arguments) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (
+            '[add(a=3, tags=["x", \'y\', None, True, -1.5e3, {"k": (1, 2)}])]',
+            [{"a": 3, "tags": ["x", "y", None, True, -1500.0, {"k": [1, 2]}]}],
+        ),
+        (r'[get_weather(city="\ud83d\ude00")]', [{"city": "😀"}]),
+        ("add( a = 1 ,tags=[ ] )", [{"a": 1, "tags": []}]),
+        (r"""[get_weather(city='It\'s "K\u00f6ln\\" \n😀')]""", [{"city": 'It\'s "Köln\\" \n😀'}]),
+        ('[get_weather(city="a, b) ]"), now(), now( )]', [{"city": "a, b) ]"}, {}, {}]),
+        ('[{"name": "get_weather", "arguments": {"city": "Paris"}}]', [{"city": "Paris"}]),
+        ('{"name": "now", "arguments": {}}', [{}]),
+    ],
+)
+def test_python_calls(body, expected):
+    parts = read(BY_NAME["pythonic"], f"<|tool_call_start|>{body}<|tool_call_end|>")
+    assert [json.loads(part.arguments) for part in parts if isinstance(part, ToolCall)] == expected
+    assert len(parts) == len(expected)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "[]",
+        "",
+        "[get_weather]",
+        '[get_weather("Paris")]',
+        '[get_weather(city="Paris"]',
+        '[get_weather(city="Paris")',
+        'get_weather(city="Paris")]',
+        '[get_weather(city="Paris", city="Rome")]',
+        "[get_weather(city=Paris)]",
+        '[get_weather(city="Paris") now()]',
+        r'[get_weather(city="\d")]',
+        "[add(a=nan)]",
+        "[add(a=9e999)]",
+        r'[get_weather(city="\ud83d")]',
+        "1",
+        '[1, "now"]',
+        "[add(a=__import__('os'))]",
+        f"[add(tags={'[' * 40}{']' * 40})]",
+        f"[add(tags={'[' * 100_000})]",
+    ],
+    ids=lambda body: body[:40],
+)
+def test_what_is_no_python_call_stays_text(body):
+    text = f"<|tool_call_start|>{body}<|tool_call_end|>"
+    assert read(BY_NAME["pythonic"], text) == [Content(text)]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from treadle.models.tool_dialects import fenced, gemma, glm, granite, harmony, hermes, llama, mistral
+from treadle.models.tool_dialects import fenced, gemma, glm, granite, harmony, hermes, llama, mistral, pythonic
 from treadle.models.tool_dialects.parts import AnswerParser, ToolSchemas
 from treadle.models.tool_dialects.qwen_xml import qwen_xml_parser
 
@@ -87,6 +87,14 @@ DIALECTS = (
         (granite.OPENING, granite.CLOSING),
     ),
     Dialect("granite", (granite.OPENING,), granite.granite_parser, control_tokens=(granite.OPENING,), is_json=False),
+    # What stands before the tools in all templates of LFM2; not all of them show how a call is written.
+    Dialect(
+        "pythonic",
+        ("List of tools: ",),
+        pythonic.pythonic_parser,
+        control_tokens=(pythonic.OPENING, pythonic.CLOSING),
+        is_json=False,
+    ),
     Dialect("llama", ("ipython",), llama.llama_parser, CallFrame("", "", "parameters"), (llama.PYTHON_TAG,)),
     Dialect("fenced", (), fenced.fenced_parser, CallFrame(fenced.OPENING, fenced.CLOSING)),
 )
