@@ -53,8 +53,8 @@ class Engine(LlamaFamily):
     def clear(self) -> None:
         _ctypes_api.llama_kv_cache_clear(self.context)
 
-    def forget_from(self, stream: int, position: int) -> None:
-        self.c.llama_kv_cache_seq_rm(self.context, stream, position, -1)
+    def forget_from(self, stream: int, position: int) -> bool:
+        return bool(self.c.llama_kv_cache_seq_rm(self.context, stream, position, -1))
 
     def fill(self, prompts: list[list[int]]) -> None:
         length = len(prompts[0])

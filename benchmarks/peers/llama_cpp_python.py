@@ -37,8 +37,8 @@ class Engine(LlamaFamily):
     def clear(self) -> None:
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.context), True)
 
-    def forget_from(self, stream: int, position: int) -> None:
-        llama_cpp.llama_memory_seq_rm(llama_cpp.llama_get_memory(self.context), stream, position, -1)
+    def forget_from(self, stream: int, position: int) -> bool:
+        return bool(llama_cpp.llama_memory_seq_rm(llama_cpp.llama_get_memory(self.context), stream, position, -1))
 
     def fill(self, prompts: list[list[int]]) -> None:
         self.read(0, prompts[0])

@@ -43,8 +43,8 @@ class LlamaFamily:
         """Forget everything in the current context."""
         raise NotImplementedError
 
-    def forget_from(self, stream: int, position: int) -> None:
-        """Forget what a stream of the current context holds from this position on."""
+    def forget_from(self, stream: int, position: int) -> bool:
+        """Forget what a stream of the current context holds from this position on; false if only all can be."""
         raise NotImplementedError
 
     def fill(self, prompts: list[list[int]]) -> None:
@@ -67,8 +67,9 @@ class LlamaFamily:
             self.clear()
             self.fill(prompts)
             self.filled[shape] = len(prompts[0])
-        for stream, tokens in enumerate(prompts):
-            self.forget_from(stream, len(tokens))
+        if not all(self.forget_from(stream, len(tokens)) for stream, tokens in enumerate(prompts)):
+            self.clear()
+            self.fill(prompts)
         rows = set(range(len(prompts)))
         last = [tokens[-1] for tokens in prompts]
         start = time.perf_counter()
