@@ -20,8 +20,8 @@ import numpy as np
 from engines import add_common_arguments, describe_machine, write_report
 
 from treadle.engine.adapters import Adapter, Adapters
-from treadle.engine.block_pool import BlockPool
 from treadle.engine.engine import Engine
+from treadle.engine.kv.block_pool import BlockPool
 from treadle.engine.load import LoadedModel, load_model
 from treadle.engine.memory_plan import KV_BLOCK_TOKENS, MAX_BATCH_TOKENS
 from treadle.engine.output import TextOutput

@@ -15,7 +15,7 @@ from typing import Any
 
 from treadle.config import Settings
 from treadle.engine.execution_plan import plan_execution
-from treadle.engine.kv_type import KV_BLOCK_TOKENS
+from treadle.engine.kv.kv_type import KV_BLOCK_TOKENS
 from treadle.engine.outset import view_machine
 from treadle.engine.prediction import DECODE_CONTEXT, FIRST_TOKEN_PROMPTS, STREAMS, predict
 from treadle.engine.runner import NativeRunner

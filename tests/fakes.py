@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from patience import PATIENCE_SECONDS
-from treadle.engine.block_pool import BlockPool
 from treadle.engine.embedding import EmbeddingRequest, Pooling
+from treadle.engine.kv.block_pool import BlockPool
 from treadle.engine.output import TextOutput
 from treadle.engine.plan import Sample, StepPlan, StepResult
 from treadle.engine.request import AnswerRequest, Priority, Request, TokenEvent

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from treadle.engine.block_file import CacheIdentity
-from treadle.engine.block_store import TieredStore
-from treadle.engine.cache_folder import CacheFolder, ModelFacts
-from treadle.engine.disk_tier import DiskTier
-from treadle.engine.ram_tier import RamTier
+from treadle.engine.kv.block_file import CacheIdentity
+from treadle.engine.kv.block_store import TieredStore
+from treadle.engine.kv.cache_folder import CacheFolder, ModelFacts
+from treadle.engine.kv.disk_tier import DiskTier
+from treadle.engine.kv.ram_tier import RamTier
 
 BLOCK_BYTES = 3000
 IDENTITY = CacheIdentity(b"m" * 16, b"l" * 16, block_tokens=32, block_bytes=BLOCK_BYTES)

@@ -81,7 +81,9 @@ def test_imports_point_downwards(path: Path) -> None:
             assert levels[target] > levels[room], f"{where}, which is not below it"
 
 
-@pytest.mark.parametrize("module", ["engine.scheduler", "engine.prefix_cache", "engine.block_pool", "engine.sampling"])
+@pytest.mark.parametrize(
+    "module", ["engine.scheduler", "engine.kv.prefix_cache", "engine.kv.block_pool", "engine.sampling"]
+)
 def test_imports_without_the_native_core(module: str) -> None:
     program = f"import sys; sys.modules['treadle._native'] = None; import treadle.{module}"
     run = subprocess.run(

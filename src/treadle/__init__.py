@@ -19,12 +19,10 @@ if _typing.TYPE_CHECKING:
     from treadle.agents.tool import Tool, ToolResult, ToolSpec
     from treadle.engine.adapters import AdapterInfo
     from treadle.engine.async_llm import AsyncLLM
-    from treadle.engine.block_store import StoreStats
     from treadle.engine.completion import ChatMessage, Completion, CompletionChunk, Timings, TokenLogprob
     from treadle.engine.conversation import Conversation
     from treadle.engine.counters import PoolCounters, SchedulerCounters
-    from treadle.engine.form import ChoiceForm, JsonForm, RegexForm
-    from treadle.engine.guide import Constraint
+    from treadle.engine.kv.block_store import StoreStats
     from treadle.engine.llm import LLM
     from treadle.engine.prompt import EncodedPrompt
     from treadle.engine.ranking import RankedDocument
@@ -33,6 +31,8 @@ if _typing.TYPE_CHECKING:
     from treadle.engine.remote.llm import RemoteLLM
     from treadle.engine.sampling import SamplingParams
     from treadle.engine.statistics import EngineStats, StepStats
+    from treadle.engine.structured.form import ChoiceForm, JsonForm, RegexForm
+    from treadle.engine.structured.guide import Constraint
     from treadle.errors import (
         CapacityError,
         DeadlineError,
@@ -116,14 +116,14 @@ _MODULES = {
     "LLM": "treadle.engine.llm",
     "AdapterInfo": "treadle.engine.adapters",
     "AsyncLLM": "treadle.engine.async_llm",
-    "Constraint": "treadle.engine.guide",
+    "Constraint": "treadle.engine.structured.guide",
     "Conversation": "treadle.engine.conversation",
-    **dict.fromkeys(("ChoiceForm", "JsonForm", "RegexForm"), "treadle.engine.form"),
+    **dict.fromkeys(("ChoiceForm", "JsonForm", "RegexForm"), "treadle.engine.structured.form"),
     "EngineStats": "treadle.engine.statistics",
     "PoolCounters": "treadle.engine.counters",
     "SchedulerCounters": "treadle.engine.counters",
     "StepStats": "treadle.engine.statistics",
-    "StoreStats": "treadle.engine.block_store",
+    "StoreStats": "treadle.engine.kv.block_store",
     "EncodedPrompt": "treadle.engine.prompt",
     "RankedDocument": "treadle.engine.ranking",
     "RemoteEngine": "treadle.engine.remote.engine",

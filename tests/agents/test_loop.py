@@ -18,8 +18,8 @@ from treadle.agents.instructions import TRY_AGAIN
 from treadle.agents.loop import Agent
 from treadle.agents.result import AgentResult
 from treadle.agents.tool import ToolResult, ToolSpec
-from treadle.engine.form import JsonForm
 from treadle.engine.sampling import SamplingParams
+from treadle.engine.structured.form import JsonForm
 from treadle.errors import RemoteError, ToolError, UsageError
 from treadle.models.tool_dialects import Content, Reasoning, ToolCall
 

@@ -13,7 +13,7 @@ from command import Result, treadle
 from oracles.tiny_model import TinyModel
 from patience import PATIENCE_SECONDS
 from stored_blocks import BLOCK_BYTES, FACTS, IDENTITY, block_files, keys, open_disk
-from treadle.engine.cache_folder import ModelFacts
+from treadle.engine.kv.cache_folder import ModelFacts
 
 OTHER = replace(IDENTITY, model=b"o" * 16)
 ID, OTHER_ID = IDENTITY.digest.hex()[:8], OTHER.digest.hex()[:8]

@@ -18,9 +18,9 @@ from oracles.tiny_model import TinyModel
 from patience import PATIENCE_SECONDS
 from stored_blocks import block_files
 from treadle import LLM, SamplingParams
-from treadle.engine import block_store, disk_tier
 from treadle.engine import load as load_module
-from treadle.engine.cache_folder import CacheFolder
+from treadle.engine.kv import block_store, disk_tier
+from treadle.engine.kv.cache_folder import CacheFolder
 from treadle.engine.runner import NativeRunner
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
@@ -29,7 +29,7 @@ NUM_FULL_BLOCKS = (400 - 1) // 32
 ASK = """
 import json, os, signal, sys
 from treadle import LLM, SamplingParams
-from treadle.engine import block_store
+from treadle.engine.kv import block_store
 
 block_store._CLOSE_SECONDS = float(sys.argv[3])
 with LLM(sys.argv[1], disk_cache="1GiB") as llm:

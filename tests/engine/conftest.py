@@ -9,8 +9,8 @@ import pytest
 
 from fakes import FakeModelRunner, FakeTemplate, FakeTokenizer
 from treadle.engine.batching import Batching
-from treadle.engine.block_pool import BlockPool
 from treadle.engine.execution_plan import ExecutionPlan
+from treadle.engine.kv.block_pool import BlockPool
 from treadle.engine.load import LoadedModel, LoadReport
 from treadle.engine.memory_plan import MemoryPlan
 from treadle.hardware.placement import Placement

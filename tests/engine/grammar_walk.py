@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from tiny_vocabularies import chat_markup
-from treadle.engine.form import JsonForm
-from treadle.engine.grammar import GrammarConstraint, Grammars
+from treadle.engine.structured.form import JsonForm
+from treadle.engine.structured.grammar import GrammarConstraint, Grammars
 from treadle.models.tokenizer import Tokenizer
 
 _CLOSING = b'"}],'

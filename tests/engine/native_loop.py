@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from fakes import FakeStream
 from treadle import _native
-from treadle.engine.block_pool import BlockPool
-from treadle.engine.block_window import BlockWindow
 from treadle.engine.engine import Engine
-from treadle.engine.kv_type import KV_BLOCK_TOKENS
+from treadle.engine.kv.block_pool import BlockPool
+from treadle.engine.kv.block_window import BlockWindow
+from treadle.engine.kv.kv_type import KV_BLOCK_TOKENS
+from treadle.engine.kv.prefix_cache import PrefixCache
 from treadle.engine.output import TextOutput
-from treadle.engine.prefix_cache import PrefixCache
 from treadle.engine.request import AnswerRequest
 from treadle.engine.runner import NativeRunner
 from treadle.engine.sampling import SamplingParams

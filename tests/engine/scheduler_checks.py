@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from treadle.engine.block_pool import BlockPool
-from treadle.engine.block_table import NO_BLOCK
+from treadle.engine.kv.block_pool import BlockPool
+from treadle.engine.kv.block_table import NO_BLOCK
 from treadle.engine.request import Request
 from treadle.engine.scheduler import Scheduler
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stored_blocks import IDENTITY, keys
-from treadle.engine.block_file import (
+from treadle.engine.kv.block_file import (
     HEADER_BYTES,
     BlockHeader,
     CacheIdentity,

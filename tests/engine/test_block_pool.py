@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from treadle.engine.block_pool import BlockPool
-from treadle.engine.eviction_order import EvictionOrder
+from treadle.engine.kv.block_pool import BlockPool
+from treadle.engine.kv.eviction_order import EvictionOrder
 from treadle.errors import InternalError
 
 

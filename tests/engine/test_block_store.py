@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from patience import PATIENCE_SECONDS
 from stored_blocks import BLOCK_BYTES, CHARGE, ArrayMemory, block_files, keys, open_store
-from treadle.engine import block_store, disk_tier
-from treadle.engine.block_file import write_block
-from treadle.engine.block_store import TieredStore
+from treadle.engine.kv import block_store, disk_tier
+from treadle.engine.kv.block_file import write_block
+from treadle.engine.kv.block_store import TieredStore
 
 ZEROS = np.zeros(BLOCK_BYTES, np.uint8)
 

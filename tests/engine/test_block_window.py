@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.engine.block_table import NO_BLOCK, BlockTable
-from treadle.engine.block_window import BlockWindow
+from treadle.engine.kv.block_table import NO_BLOCK, BlockTable
+from treadle.engine.kv.block_window import BlockWindow
 
 WINDOWS = st.builds(
     BlockWindow,

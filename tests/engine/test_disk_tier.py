@@ -17,10 +17,10 @@ import pytest
 
 from patience import PATIENCE_SECONDS
 from stored_blocks import BLOCK_BYTES, CHARGE, FACTS, GENEROUS, IDENTITY, block_files, keys, open_disk
-from treadle.engine import disk_tier
-from treadle.engine.block_file import block_path, write_block
-from treadle.engine.cache_folder import CacheFolder
-from treadle.engine.disk_tier import PAUSE_SECONDS, DiskTier
+from treadle.engine.kv import disk_tier
+from treadle.engine.kv.block_file import block_path, write_block
+from treadle.engine.kv.cache_folder import CacheFolder
+from treadle.engine.kv.disk_tier import PAUSE_SECONDS, DiskTier
 
 
 def block(number: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:

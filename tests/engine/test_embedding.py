@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from fakes import FakeRunner, FakeStore, answer, make_embedding_request, make_request, mean_state, state
-from treadle.engine.block_pool import BlockPool
 from treadle.engine.embedding import EmbeddingOptions, EmbeddingRequest, default_pooling
 from treadle.engine.engine import Engine
+from treadle.engine.kv.block_pool import BlockPool
+from treadle.engine.kv.prefix_cache import PrefixCache
 from treadle.engine.load import LoadReport
 from treadle.engine.plan import StepPlan
-from treadle.engine.prefix_cache import PrefixCache
 from treadle.engine.request import AnswerRequest, Request, TokenEvent
 from treadle.engine.scheduler import Scheduler
 from treadle.errors import CapacityError, ContextError, DeadlineError, ModelFileError, UsageError

@@ -14,9 +14,9 @@ import pytest
 from treadle.engine.async_llm import AsyncLLM
 from treadle.engine.completion import CompletionChunk
 from treadle.engine.conversation import Conversation
-from treadle.engine.form import AnswerForm, ChoiceForm, JsonForm, RegexForm
 from treadle.engine.llm import LLM
 from treadle.engine.sampling import SamplingParams
+from treadle.engine.structured.form import AnswerForm, ChoiceForm, JsonForm, RegexForm
 from treadle.errors import UsageError
 from treadle.models.tool_dialects import ToolCall
 

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from fakes import END_ID, VOCAB_SIZE, FakeRunner, FakeSampler, FakeStream, answer, next_token
 from fakes import make_request as make_plain_request
-from treadle.engine.block_pool import BlockPool
 from treadle.engine.engine import Engine
-from treadle.engine.guide import Guide
+from treadle.engine.kv.block_pool import BlockPool
 from treadle.engine.output import TextOutput
 from treadle.engine.plan import Sample
 from treadle.engine.request import AnswerRequest, TokenEvent
 from treadle.engine.scheduler import Scheduler
+from treadle.engine.structured.guide import Guide
 from treadle.errors import InternalError, UsageError
 
 

@@ -9,8 +9,8 @@ import jsonschema
 import pytest
 from grammar_walk import accepts, begin, walk
 
-from treadle.engine import schema_trial
-from treadle.engine.form import JsonForm
+from treadle.engine.structured import schema_trial
+from treadle.engine.structured.form import JsonForm
 from treadle.errors import UsageError
 
 TEXT = {"type": "string", "maxLength": 6}

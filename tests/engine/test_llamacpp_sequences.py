@@ -7,7 +7,7 @@ import random
 import pytest
 
 from fakes import make_request
-from treadle.engine.block_table import BlockTable
+from treadle.engine.kv.block_table import BlockTable
 from treadle.engine.llamacpp.sequences import Sequences
 from treadle.engine.plan import Chunk
 from treadle.engine.request import Request

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from treadle.engine.kv_memory import context_kv_bytes
+from treadle.engine.kv.kv_memory import context_kv_bytes
 from treadle.engine.memory_plan import MemoryPlan, plan_memory
 from treadle.errors import CapacityError, UsageError
 from treadle.hardware.memory import MemoryBudget

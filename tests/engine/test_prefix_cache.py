@@ -12,13 +12,13 @@ import pytest
 
 from fakes import FakeRunner, FakeStore, answer, make_request
 from patience import PATIENCE_SECONDS
-from treadle.engine.block_pool import BlockPool
 from treadle.engine.counters import PoolCounters
 from treadle.engine.engine import Engine
 from treadle.engine.engine_thread import EngineThread
+from treadle.engine.kv.block_pool import BlockPool
+from treadle.engine.kv.prefix_cache import PrefixCache
+from treadle.engine.kv.prefix_match import chain_keys
 from treadle.engine.plan import StepPlan
-from treadle.engine.prefix_cache import PrefixCache
-from treadle.engine.prefix_match import chain_keys
 from treadle.engine.request import Request, TokenEvent
 from treadle.engine.scheduler import Scheduler
 

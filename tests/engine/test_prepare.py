@@ -10,10 +10,10 @@ import pytest
 
 from tiny_vocabularies import CONTROL, byte_pair
 from treadle.engine.conversation import Conversation
-from treadle.engine.form import JsonForm
-from treadle.engine.grammar import GrammarConstraint, Grammars
 from treadle.engine.prepare import prepare_conversation
 from treadle.engine.prompt import PromptReader
+from treadle.engine.structured.form import JsonForm
+from treadle.engine.structured.grammar import GrammarConstraint, Grammars
 from treadle.errors import UsageError
 from treadle.models.chat_template import ChatTemplate
 from treadle.models.tokenizer import Tokenizer

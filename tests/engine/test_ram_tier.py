@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from stored_blocks import keys
-from treadle.engine.ram_tier import RamTier
+from treadle.engine.kv.ram_tier import RamTier
 
 A, B, C, D = keys(1, 2, 3, 4)
 BLOCKS = {key: np.full(10, index, np.uint8) for index, key in enumerate((A, B, C, D))}

@@ -12,7 +12,7 @@ from native_loop import Loop
 
 from oracles.tiny_model import TinyModel
 from treadle import _native
-from treadle.engine.kv_type import KV_BLOCK_TOKENS
+from treadle.engine.kv.kv_type import KV_BLOCK_TOKENS
 from treadle.engine.request import AnswerRequest, TokenEvent
 from treadle.engine.sampling import SamplingParams
 from treadle.models.gguf import ModelFile

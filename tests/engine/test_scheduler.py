@@ -10,8 +10,8 @@ import pytest
 from scheduler_checks import check_invariants
 
 from fakes import END_ID, FakeRunner, answer, make_embedding_request, make_request
-from treadle.engine.block_pool import BlockPool
 from treadle.engine.engine import Engine
+from treadle.engine.kv.block_pool import BlockPool
 from treadle.engine.plan import Sample, StepPlan, StepResult
 from treadle.engine.request import Priority, Request, TokenEvent
 from treadle.engine.scheduler import Scheduler

@@ -12,7 +12,7 @@ from native_loop import Loop
 
 from oracles.architectures import ARCHITECTURES
 from oracles.tiny_model import TinyModel
-from treadle.engine.kv_type import KV_BLOCK_TOKENS, kv_block_bytes, windowed_block_bytes
+from treadle.engine.kv.kv_type import KV_BLOCK_TOKENS, kv_block_bytes, windowed_block_bytes
 from treadle.engine.request import TokenEvent
 from treadle.engine.runner import NativeRunner
 from treadle.engine.sampling import SamplingParams

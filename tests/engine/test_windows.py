@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from scheduler_checks import check_invariants
 
 from fakes import FakeRunner, FakeStore, answer, make_request
-from treadle.engine.block_pool import BlockPool
-from treadle.engine.block_table import NO_BLOCK
-from treadle.engine.block_window import BlockWindow
 from treadle.engine.engine import Engine
-from treadle.engine.prefix_cache import PrefixCache
-from treadle.engine.prefix_match import chain_keys
+from treadle.engine.kv.block_pool import BlockPool
+from treadle.engine.kv.block_table import NO_BLOCK
+from treadle.engine.kv.block_window import BlockWindow
+from treadle.engine.kv.prefix_cache import PrefixCache
+from treadle.engine.kv.prefix_match import chain_keys
 from treadle.engine.request import Request
 from treadle.engine.scheduler import Scheduler
 from treadle.errors import CapacityError

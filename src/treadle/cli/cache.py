@@ -1,6 +1,6 @@
 """The commands ``treadle cache list``, ``clear`` and ``verify``: prompts kept on disk.
 
-What is in the folder is left to ``engine.cache_folder``.
+What is in the folder is left to ``engine.kv.cache_folder``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import typer
 from treadle.cli.console import console
 from treadle.cli.table import print_rows
 from treadle.config import Settings
-from treadle.engine.cache_folder import CachedModel, CacheFolder, Verdict
+from treadle.engine.kv.cache_folder import CachedModel, CacheFolder, Verdict
 from treadle.errors import UsageError
 from treadle.models.sources.files import format_bytes
 from treadle.models.store import ModelStore, find_stored

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from treadle.engine.adapters import AdapterInfo
     from treadle.engine.contract import Observe
     from treadle.engine.conversation import Conversation
-    from treadle.engine.guide import Constraint
     from treadle.engine.load import LoadedModel, LoadOptions
+    from treadle.engine.structured.guide import Constraint
 
 __all__ = ["AsyncLLM"]
 

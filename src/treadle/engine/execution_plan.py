@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from treadle.engine.kv_type import DEFAULT_KV_TYPE
+from treadle.engine.kv.kv_type import DEFAULT_KV_TYPE
 from treadle.engine.memory_plan import MAX_NUM_REQUESTS, MemoryPlan, plan_memory
 from treadle.errors import UsageError
 from treadle.hardware.limits import CpuQuota

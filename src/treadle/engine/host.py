@@ -18,19 +18,17 @@ import numpy as np
 
 from treadle.engine.adapters import Adapters
 from treadle.engine.answer import Answer
-from treadle.engine.block_pool import BlockPool
-from treadle.engine.block_store import TieredStore, stats_of
 from treadle.engine.completion import TokenLogprob
 from treadle.engine.conversation import Conversation
 from treadle.engine.embedding import EmbeddingOptions, EmbeddingRequest, answers_refused
 from treadle.engine.engine import Engine
 from treadle.engine.engine_thread import EngineThread, closed_error
-from treadle.engine.grammar import Grammars
-from treadle.engine.guide import Guide
+from treadle.engine.kv.block_pool import BlockPool
+from treadle.engine.kv.block_store import TieredStore, stats_of
+from treadle.engine.kv.prefix_cache import PrefixCache
 from treadle.engine.memory_plan import KV_BLOCK_TOKENS, MAX_BATCH_TOKENS
 from treadle.engine.output import TextOutput
 from treadle.engine.plan import Sample
-from treadle.engine.prefix_cache import PrefixCache
 from treadle.engine.prepare import prepare_conversation
 from treadle.engine.prompt import EncodedPrompt, Prompt, PromptReader
 from treadle.engine.request import AnswerRequest, Priority, Request, Sampler, Times, TokenEvent
@@ -38,14 +36,16 @@ from treadle.engine.sampling import SamplingParams, choice_seed
 from treadle.engine.scheduler import Scheduler
 from treadle.engine.service import Service
 from treadle.engine.statistics import EngineStats, MeteredRunner, StepMeter
+from treadle.engine.structured.grammar import Grammars
+from treadle.engine.structured.guide import Guide
 from treadle.errors import UsageError
 from treadle.hardware.memory import resident_memory_bytes
 
 if TYPE_CHECKING:
-    from treadle.engine.form import AnswerForm
-    from treadle.engine.guide import Constraint
     from treadle.engine.load import LoadedModel, LoadReport
     from treadle.engine.plan import ModelRunner
+    from treadle.engine.structured.form import AnswerForm
+    from treadle.engine.structured.guide import Constraint
 
 __all__ = ["ModelHost"]
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from treadle.engine.adapters import AdapterInfo
-    from treadle.engine.guide import Constraint
     from treadle.engine.load import LoadOptions
     from treadle.engine.request import Priority
+    from treadle.engine.structured.guide import Constraint
 
 __all__ = ["LLM"]
 

@@ -24,9 +24,9 @@ from treadle.engine.choose import NATIVE, EngineChoice
 from treadle.engine.embedding import Pooling
 from treadle.engine.execution_plan import ExecutionPlan, plan_threads_of
 from treadle.engine.file_digest import FileStamp, stamp_files
+from treadle.engine.kv.open_store import open_block_stores
 from treadle.engine.memory_plan import KV_BLOCK_TOKENS, MAX_NUM_REQUESTS, MemoryPlan
 from treadle.engine.open_runner import open_runner
-from treadle.engine.open_store import open_block_stores
 from treadle.engine.outset import Outset, PlanOptions, read_settings, set_out, view_machine
 from treadle.engine.ranking import pooling_of
 from treadle.engine.runner import CORE_PATH, NativeRunner
@@ -43,7 +43,7 @@ from treadle.models.tool_dialects.reasoning import find_reasoning
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from treadle.engine.block_store import TieredStore
+    from treadle.engine.kv.block_store import TieredStore
     from treadle.engine.plan import ModelRunner
     from treadle.models.chat_template import ChatTemplate
     from treadle.models.pair_format import PairFormat

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from treadle.engine.block_window import BlockWindow
-from treadle.engine.kv_memory import BATCH_TOKENS, MAX_BATCH_TOKENS, KvMemory, blocks_for
-from treadle.engine.kv_type import DEFAULT_KV_TYPE, KV_BLOCK_TOKENS, check_kv_type
+from treadle.engine.kv.block_window import BlockWindow
+from treadle.engine.kv.kv_memory import BATCH_TOKENS, MAX_BATCH_TOKENS, KvMemory, blocks_for
+from treadle.engine.kv.kv_type import DEFAULT_KV_TYPE, KV_BLOCK_TOKENS, check_kv_type
 from treadle.errors import CapacityError, UsageError
 
 if TYPE_CHECKING:

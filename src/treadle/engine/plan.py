@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from treadle.engine.adapters import AdapterWeights
-    from treadle.engine.open_store import KvRuntime
+    from treadle.engine.kv.open_store import KvRuntime
     from treadle.engine.request import Request, Sampler
     from treadle.engine.sampling import SamplingParams
     from treadle.models.text_encoder import TextEncoder

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from treadle.engine.kv_memory import MAX_BATCH_TOKENS, context_kv_bytes
+from treadle.engine.kv.kv_memory import MAX_BATCH_TOKENS, context_kv_bytes
 from treadle.engine.memory_plan import MemoryPlan
 from treadle.engine.step_work import StepWork, decode_bytes_of, work_of
 from treadle.hardware.roofline import Roofline, Work

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from treadle.engine.answer_rules import forced_rules, free_rules, tells_calls
+from treadle.engine.structured.answer_rules import forced_rules, free_rules, tells_calls
 from treadle.errors import UsageError
 from treadle.models.messages import normalise_messages, normalise_tools
 from treadle.models.tool_dialects import (
@@ -26,9 +26,9 @@ from treadle.models.tool_dialects.fenced import explain_tools
 
 if TYPE_CHECKING:
     from treadle.engine.conversation import Conversation
-    from treadle.engine.form import AnswerForm
-    from treadle.engine.grammar import Rules
     from treadle.engine.prompt import EncodedPrompt, PromptReader
+    from treadle.engine.structured.form import AnswerForm
+    from treadle.engine.structured.grammar import Rules
 
 __all__ = ["prepare_conversation"]
 

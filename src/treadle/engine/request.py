@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from treadle.engine.adapters import Adapter
-    from treadle.engine.block_table import BlockTable
-    from treadle.engine.guide import Guide
+    from treadle.engine.kv.block_table import BlockTable
     from treadle.engine.output import TextOutput
+    from treadle.engine.structured.guide import Guide
 
 __all__ = ["AnswerRequest", "FinishReason", "Priority", "Request", "Sampler", "Times", "TokenEvent"]
 

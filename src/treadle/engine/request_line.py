@@ -9,9 +9,9 @@ from bisect import insort
 from collections.abc import Sequence
 from operator import attrgetter
 
-from treadle.engine.block_pool import BlockPool
-from treadle.engine.prefix_cache import PrefixCache
-from treadle.engine.prefix_match import Found, Match
+from treadle.engine.kv.block_pool import BlockPool
+from treadle.engine.kv.prefix_cache import PrefixCache
+from treadle.engine.kv.prefix_match import Found, Match
 from treadle.engine.request import Request
 from treadle.errors import CapacityError
 

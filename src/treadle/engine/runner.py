@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from treadle import _native
 from treadle.engine.adapters import base_model_hint
-from treadle.engine.kv_type import DEFAULT_KV_TYPE
+from treadle.engine.kv.kv_type import DEFAULT_KV_TYPE
 from treadle.engine.plan import Sample, StepPlan, StepResult
 from treadle.errors import ModelFileError
 

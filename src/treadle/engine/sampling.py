@@ -9,7 +9,7 @@ from hashlib import blake2b
 from numbers import Real
 from typing import Any
 
-from treadle.engine.form import AnswerForm
+from treadle.engine.structured.form import AnswerForm
 from treadle.errors import UsageError
 
 __all__ = ["DEFAULT_MAX_TOKENS", "SamplingParams", "choice_seed"]

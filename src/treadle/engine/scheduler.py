@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 
 from treadle.engine.batching import DEFAULT_SLOWDOWN, check_slowdown
-from treadle.engine.block_pool import BlockPool
 from treadle.engine.counters import PoolCounters, SchedulerCounters
+from treadle.engine.kv.block_pool import BlockPool
+from treadle.engine.kv.prefix_cache import PrefixCache
 from treadle.engine.plan import Chunk, StepPlan, StepResult
-from treadle.engine.prefix_cache import PrefixCache
 from treadle.engine.request import AnswerRequest, Request, TokenEvent
 from treadle.engine.request_line import RequestLine
 from treadle.engine.step_costs import StepCosts

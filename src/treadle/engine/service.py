@@ -13,7 +13,7 @@ from treadle.engine.request import Priority
 from treadle.errors import UsageError
 
 if TYPE_CHECKING:
-    from treadle.engine.guide import Constraint
+    from treadle.engine.structured.guide import Constraint
 
 __all__ = ["Service"]
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from treadle.engine.block_store import StoreStats
     from treadle.engine.counters import SchedulerCounters
+    from treadle.engine.kv.block_store import StoreStats
     from treadle.engine.plan import Runner, StepPlan, StepResult
     from treadle.engine.step_work import StepWork
 

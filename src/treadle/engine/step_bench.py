@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from treadle.engine.block_table import BlockTable
+from treadle.engine.kv.block_table import BlockTable
 from treadle.engine.memory_plan import KV_BLOCK_TOKENS, MAX_BATCH_TOKENS
 from treadle.engine.plan import Chunk, StepPlan
 from treadle.engine.sampling import SamplingParams

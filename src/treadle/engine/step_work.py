@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from treadle.engine.kv_type import KV_BLOCK_TOKENS, kv_block_bytes, windowed_block_bytes
+from treadle.engine.kv.kv_type import KV_BLOCK_TOKENS, kv_block_bytes, windowed_block_bytes
 
 if TYPE_CHECKING:
     from treadle.engine.plan import StepPlan

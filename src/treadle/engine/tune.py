@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.engine.embedding import check_answers
 from treadle.engine.execution_plan import MachineView, plan_execution, plan_threads_of
-from treadle.engine.kv_type import KV_BLOCK_TOKENS, kv_type_fits
+from treadle.engine.kv.kv_type import KV_BLOCK_TOKENS, kv_type_fits
 from treadle.engine.memory_plan import MAX_BATCH_TOKENS
 from treadle.engine.runner import NativeRunner
 from treadle.engine.step_bench import StepBench

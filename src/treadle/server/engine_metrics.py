@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from treadle.engine.kv_type import KV_BLOCK_TOKENS
+from treadle.engine.kv.kv_type import KV_BLOCK_TOKENS
 from treadle.server.machine_watch import Shares
 
 if TYPE_CHECKING:

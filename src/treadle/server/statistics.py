@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from treadle.engine.kv_type import KV_BLOCK_TOKENS
+from treadle.engine.kv.kv_type import KV_BLOCK_TOKENS
 from treadle.engine.remote.address import is_engine_url
 from treadle.hardware.memory import resident_memory_bytes
 from treadle.server.machine_watch import Shares

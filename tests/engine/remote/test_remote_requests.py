@@ -10,12 +10,12 @@ from scripted_engine import models, with_engine
 
 from local_server import LocalServer, text_answer
 from treadle.engine.conversation import Conversation
-from treadle.engine.form import ChoiceForm, JsonForm, RegexForm
 from treadle.engine.prompt import EncodedPrompt
 from treadle.engine.remote.engine import RemoteEngine
 from treadle.engine.remote.request import write_request
 from treadle.engine.remote.server import _KINDS, _OPENAI, RemoteServer
 from treadle.engine.sampling import SamplingParams
+from treadle.engine.structured.form import ChoiceForm, JsonForm, RegexForm
 from treadle.errors import RemoteError, UsageError
 
 HELLO = Conversation([{"role": "user", "content": "hello"}])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
-from treadle.engine.kv_type import KV_BLOCK_TOKENS
+from treadle.engine.kv.kv_type import KV_BLOCK_TOKENS
 from treadle.engine.llamacpp.batch import TokenBatch
 from treadle.engine.llamacpp.encoder import LlamaCppEncoder
 from treadle.engine.llamacpp.library import captured_log

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from treadle.engine.batching import Batching
 from treadle.engine.choose import NATIVE
-from treadle.engine.kv_type import KV_BLOCK_TOKENS, kv_block_bytes
+from treadle.engine.kv.kv_type import KV_BLOCK_TOKENS, kv_block_bytes
 from treadle.engine.open_runner import open_runner
 from treadle.engine.profile.cell_meter import MOST_STEPS, CellMeter
 from treadle.engine.profile.facts import describe_machine, describe_model, describe_settings

@@ -13,17 +13,17 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from treadle.engine.conversation import Conversation
-from treadle.engine.form import ChoiceForm, JsonForm, RegexForm
 from treadle.engine.prompt import EncodedPrompt
 from treadle.engine.sampling import SamplingParams
+from treadle.engine.structured.form import ChoiceForm, JsonForm, RegexForm
 from treadle.errors import UsageError
 from treadle.models.messages import normalise_tools
 
 if TYPE_CHECKING:
-    from treadle.engine.form import AnswerForm
     from treadle.engine.prompt import Prompt
     from treadle.engine.remote.server import RemoteServer, ServerKind
     from treadle.engine.request import Priority
+    from treadle.engine.structured.form import AnswerForm
 
 __all__ = ["chat_fields", "text_prompt", "write_request"]
 

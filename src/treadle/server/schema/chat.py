@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from treadle.engine.conversation import ToolChoice
-from treadle.engine.form import AnswerForm, JsonForm
+from treadle.engine.structured.form import AnswerForm, JsonForm
 from treadle.server.schema.base import (
     MAX_MESSAGES,
     Body,

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
-from treadle.engine.form import JsonForm
 from treadle.engine.sampling import SamplingParams
+from treadle.engine.structured.form import JsonForm
 from treadle.server.schema.base import MAX_MESSAGES, Body, ModelName, Unsupported
 from treadle.server.schema.chat import MAX_TOOLS
 from treadle.server.schema.sampling import StopText

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, model_validator
 
 from treadle.engine.conversation import ToolChoice
-from treadle.engine.form import JsonForm
 from treadle.engine.sampling import SamplingParams
+from treadle.engine.structured.form import JsonForm
 from treadle.server.schema.base import (
     MAX_MESSAGES,
     Body,

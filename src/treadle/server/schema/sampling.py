@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from treadle.engine.form import MAX_CHOICES as MAX_TEXTS
-from treadle.engine.form import AnswerForm, ChoiceForm, JsonForm, RegexForm
 from treadle.engine.sampling import MAX_SEED, SamplingParams
+from treadle.engine.structured.form import MAX_CHOICES as MAX_TEXTS
+from treadle.engine.structured.form import AnswerForm, ChoiceForm, JsonForm, RegexForm
 from treadle.errors import UsageError
 from treadle.server.schema.base import MAX_CHOICES, Body, Unsupported, Whole, mistake
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from treadle.engine.block_file import (
+from treadle.engine.kv.block_file import (
     HEADER_BYTES,
     CacheIdentity,
     DamagedBlockError,

@@ -1,6 +1,6 @@
 """Finds out what the grammar engine refuses in a grammar: which part of a schema, and in which words.
 
-Leaves to others: what Treadle refuses by itself (``engine.json_schema``).
+Leaves to others: what Treadle refuses by itself (``structured.json_schema``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from treadle.engine.schema_refs import child_path
+from treadle.engine.structured.schema_refs import child_path
 
 __all__ = ["explain"]
 

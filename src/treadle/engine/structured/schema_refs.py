@@ -1,6 +1,6 @@
 """Finds what the references of a JSON schema point to.
 
-Leaves to others: what is found there (``engine.json_schema``).
+Leaves to others: what is found there (``structured.json_schema``).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from treadle.engine.schema_values import refuse
+from treadle.engine.structured.schema_values import refuse
 
 __all__ = ["child_path", "find_target"]
 

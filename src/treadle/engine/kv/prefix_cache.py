@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from treadle.engine.block_load import BlockLoad, BlockStore, LoadPart
-from treadle.engine.block_pool import BlockPool
-from treadle.engine.prefix_match import Found, Match, chain_keys
+from treadle.engine.kv.block_load import BlockLoad, BlockStore, LoadPart
+from treadle.engine.kv.block_pool import BlockPool
+from treadle.engine.kv.prefix_match import Found, Match, chain_keys
 
 if TYPE_CHECKING:
     from treadle.engine.request import Request

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from treadle.engine.form import ChoiceForm, JsonForm
-from treadle.engine.json_schema import enforceable
-from treadle.engine.number_limit import DigitTokens, NumberLimit
-from treadle.engine.schema_fault import explain
-from treadle.engine.schema_trial import try_grammar
+from treadle.engine.structured.form import ChoiceForm, JsonForm
+from treadle.engine.structured.json_schema import enforceable
+from treadle.engine.structured.number_limit import DigitTokens, NumberLimit
+from treadle.engine.structured.schema_fault import explain
+from treadle.engine.structured.schema_trial import try_grammar
 from treadle.errors import UsageError
 
 if TYPE_CHECKING:
     import llguidance
 
-    from treadle.engine.form import AnswerForm
+    from treadle.engine.structured.form import AnswerForm
     from treadle.models.tokenizer import Tokenizer
 
 __all__ = ["Grammar", "GrammarConstraint", "Grammars", "Rules", "form_rule", "json_rule", "literal"]

@@ -1,6 +1,6 @@
 """Writes the grammar of an answer to a conversation: of a form, of calls, or of free text with calls in it.
 
-Leaves to others: the rules of forms and schemas (``engine.grammar``) and compiling them (``Grammars``).
+Leaves to others: the rules of forms and schemas (``structured.grammar``) and compiling them (``Grammars``).
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import re
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from treadle.engine.form import JsonForm
-from treadle.engine.grammar import Rules, form_rule, json_rule, literal
-from treadle.engine.json_schema import enforceable
+from treadle.engine.structured.form import JsonForm
+from treadle.engine.structured.grammar import Rules, form_rule, json_rule, literal
+from treadle.engine.structured.json_schema import enforceable
 from treadle.errors import UsageError
 
 if TYPE_CHECKING:
-    from treadle.engine.form import AnswerForm
+    from treadle.engine.structured.form import AnswerForm
     from treadle.models.tool_dialects.dialect import CallFrame, Dialect
 
 __all__ = ["forced_rules", "free_rules", "tells_calls"]

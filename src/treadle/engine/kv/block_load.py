@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from treadle.engine.prefix_match import Match
+    from treadle.engine.kv.prefix_match import Match
     from treadle.engine.request import Request
 
 __all__ = ["BlockLoad", "BlockStore", "LoadPart"]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from treadle.engine.block_window import BlockWindow
-from treadle.engine.eviction_order import EvictionOrder
+from treadle.engine.kv.block_window import BlockWindow
+from treadle.engine.kv.eviction_order import EvictionOrder
 from treadle.errors import InternalError
 
 __all__ = ["BlockPool"]

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from treadle.engine.block_file import (
+from treadle.engine.kv.block_file import (
     CacheIdentity,
     DamagedBlockError,
     ForeignBlockError,
@@ -24,8 +24,8 @@ from treadle.engine.block_file import (
     read_block,
     write_block,
 )
-from treadle.engine.cache_folder import CacheFolder, ModelFacts, StoredFile
-from treadle.engine.ram_tier import BlockBytes
+from treadle.engine.kv.cache_folder import CacheFolder, ModelFacts, StoredFile
+from treadle.engine.kv.ram_tier import BlockBytes
 
 __all__ = ["DiskTier"]
 

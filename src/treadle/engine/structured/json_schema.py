@@ -1,6 +1,7 @@
 """Reads JSON schemas and spells them for the grammar engine; what that would accept and not enforce is refused.
 
-Leaves to others: compiling (``engine.grammar``) and what keywords beside schemas may hold (``engine.schema_values``).
+Leaves to others: compiling (``structured.grammar``), and what keywords beside schemas may hold
+(``structured.schema_values``).
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from treadle.engine.patterns import portable_pattern
-from treadle.engine.schema_refs import child_path, find_target
-from treadle.engine.schema_values import plain_text, plain_value, read_count, read_number, read_step, refuse
-from treadle.engine.text_formats import text_format
+from treadle.engine.structured.patterns import portable_pattern
+from treadle.engine.structured.schema_refs import child_path, find_target
+from treadle.engine.structured.schema_values import plain_text, plain_value, read_count, read_number, read_step, refuse
+from treadle.engine.structured.text_formats import text_format
 from treadle.errors import UsageError
 
 __all__ = ["enforceable"]

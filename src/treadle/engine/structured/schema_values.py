@@ -1,6 +1,6 @@
 """Reads what the keywords of a JSON schema hold: texts, counts, bounds and whole values.
 
-Leaves to others: keywords that hold schemas (``engine.json_schema``).
+Leaves to others: keywords that hold schemas (``structured.json_schema``).
 """
 
 from __future__ import annotations

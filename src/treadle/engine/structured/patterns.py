@@ -1,7 +1,7 @@
 """Reads the regular expressions of JSON schemas and spells them for the grammar engine, meaning no more than they do.
 
-Leaves to others: which texts they bind (``engine.json_schema``). Schemas use JavaScript's language, validators often
-Python's, and the grammar engine Rust's: where these differ, the result matches what all of them do, or it is refused.
+Leaves to others: which texts they bind (``structured.json_schema``). Schemas use JavaScript's language, validators
+often Python's, and the grammar engine Rust's: where these differ, the result matches what all do, or it is refused.
 """
 
 from __future__ import annotations

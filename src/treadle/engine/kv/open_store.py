@@ -11,12 +11,12 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol
 
-from treadle.engine.block_file import CacheIdentity
-from treadle.engine.block_store import BlockMemory, TieredStore
-from treadle.engine.cache_folder import CacheFolder, ModelFacts
-from treadle.engine.disk_tier import DiskTier
 from treadle.engine.file_digest import FileStamp, digest_files, stamp_files
-from treadle.engine.ram_tier import RamTier
+from treadle.engine.kv.block_file import CacheIdentity
+from treadle.engine.kv.block_store import BlockMemory, TieredStore
+from treadle.engine.kv.cache_folder import CacheFolder, ModelFacts
+from treadle.engine.kv.disk_tier import DiskTier
+from treadle.engine.kv.ram_tier import RamTier
 
 __all__ = ["KvRuntime", "open_block_stores"]
 

@@ -1,6 +1,6 @@
 """Keeps numbers in JSON answers within what programs read: without it, digits may follow each other without end.
 
-Leaves to others: what the answer's grammar demands (``engine.grammar``), which prevails.
+Leaves to others: what the answer's grammar demands (``structured.grammar``), which prevails.
 """
 
 from __future__ import annotations

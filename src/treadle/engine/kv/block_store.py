@@ -16,8 +16,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from treadle.engine.disk_tier import DiskTier
-from treadle.engine.ram_tier import BlockBytes, RamTier
+from treadle.engine.kv.disk_tier import DiskTier
+from treadle.engine.kv.ram_tier import BlockBytes, RamTier
 
 __all__ = ["BlockMemory", "StoreStats", "TieredStore", "stats_of"]
 

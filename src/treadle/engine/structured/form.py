@@ -1,6 +1,6 @@
 """What an answer may look like, as data: JSON of a schema, text of a pattern, one of several texts.
 
-Leaves to others: enforcing it, be it as a grammar (``engine.grammar``) or by another engine (``engine.remote``).
+Leaves to others: enforcing it, be it as a grammar (``structured.grammar``) or by another engine (``engine.remote``).
 """
 
 from __future__ import annotations

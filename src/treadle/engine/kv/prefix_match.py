@@ -12,7 +12,7 @@ from hashlib import blake2b
 from sys import byteorder
 from typing import NamedTuple
 
-from treadle.engine.block_table import BlockTable
+from treadle.engine.kv.block_table import BlockTable
 
 __all__ = ["Found", "Match", "chain_keys"]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from treadle.engine.block_window import BlockWindow
-from treadle.engine.kv_type import KV_BLOCK_TOKENS, kv_block_bytes, windowed_block_bytes
+from treadle.engine.kv.block_window import BlockWindow
+from treadle.engine.kv.kv_type import KV_BLOCK_TOKENS, kv_block_bytes, windowed_block_bytes
 
 if TYPE_CHECKING:
     from treadle.models.hyperparameters import Hyperparameters

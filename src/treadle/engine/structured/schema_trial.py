@@ -1,6 +1,6 @@
 """Tries a grammar in a process of its own, which can be ended: to combine patterns may take time without bound.
 
-Leaves to others: the grammar that is used (``engine.grammar`` compiles it again, once it is known to end).
+Leaves to others: the grammar that is used (``structured.grammar`` compiles it again, once it is known to end).
 """
 
 from __future__ import annotations

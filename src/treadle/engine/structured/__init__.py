@@ -1,0 +1,1 @@
+"""Structured output: forms, JSON schemas and tool calls as grammars that an answer cannot leave."""
