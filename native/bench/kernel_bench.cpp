@@ -92,7 +92,7 @@ struct Tile {
         tile.q = reinterpret_cast<int8_t*>(take(1));
         // One entry per 16 columns or fewer: a byte per column is room enough.
         tile.scale = reinterpret_cast<float*>(take(1));
-        tile.sum = reinterpret_cast<int32_t*>(take(1));
+        tile.zero32 = reinterpret_cast<int32_t*>(take(1));
         tile.scaled_sum = reinterpret_cast<float*>(take(1));
         tile.zero16 = reinterpret_cast<int32_t*>(take(1));
         std::vector<float> x(kColumns);

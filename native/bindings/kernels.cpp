@@ -57,7 +57,7 @@ void require(bool condition, const char* message) {
 struct TileArrays {
     Guarded<int8_t> q;
     Guarded<float> scale;
-    Guarded<int32_t> sum;
+    Guarded<int32_t> zero32;
     Guarded<float> scaled_sum;
     Guarded<int32_t> zero16;
     Guarded<float> x;
@@ -66,14 +66,14 @@ struct TileArrays {
     TileArrays(ActFormat format, size_t columns, size_t tokens)
         : q(format == kActF32 ? 0 : columns * tokens),
           scale(format == kActF32 ? 0 : columns / 32 * tokens),
-          sum(format == kActF32 ? 0 : columns / 32 * tokens),
+          zero32(format == kActF32 ? 0 : columns / 32 * tokens),
           scaled_sum(format == kActF32 ? 0 : columns / 32 * tokens),
           zero16(format == kActF32 ? 0 : columns / 16 * tokens),
           x(format == kActF32 ? columns * tokens : 0),
           tile{static_cast<int32_t>(tokens),
                q.data(),
                scale.data(),
-               sum.data(),
+               zero32.data(),
                scaled_sum.data(),
                zero16.data(),
                x.data()} {}
@@ -158,7 +158,7 @@ nb::dict quantize(const std::string& isa, int act_format, Matrix<float> x) {
     }
     out["q"] = to_numpy(arrays.q, {columns / 4, tokens, 4});
     out["scale"] = to_numpy(arrays.scale, {columns / 32, tokens});
-    out["sum"] = to_numpy(arrays.sum, {columns / 32, tokens});
+    out["zero32"] = to_numpy(arrays.zero32, {columns / 32, tokens});
     out["scaled_sum"] = to_numpy(arrays.scaled_sum, {columns / 32, tokens});
     out["zero16"] = to_numpy(arrays.zero16, {columns / 16, tokens});
     return out;

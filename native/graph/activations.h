@@ -31,7 +31,7 @@ struct TilePlan {
 // The tile without its first columns (a multiple of 32, but any for kActF32).
 inline ActTile skip_columns(const ActTile& tile, int64_t columns) {
     const int64_t skipped = columns * tile.num_tokens, blocks = columns / 32 * tile.num_tokens;
-    return {tile.num_tokens,          tile.q + skipped,         tile.scale + blocks, tile.sum + blocks,
+    return {tile.num_tokens,          tile.q + skipped,         tile.scale + blocks, tile.zero32 + blocks,
             tile.scaled_sum + blocks, tile.zero16 + 2 * blocks, tile.x + skipped};
 }
 
@@ -43,7 +43,7 @@ class Activations {
         x_ = carver.take<float>(values);
         q_ = carver.take<int8_t>(values);
         scale_ = carver.take<float>(values / 32 + 1);
-        sum_ = carver.take<int32_t>(values / 32 + 1);
+        zero32_ = carver.take<int32_t>(values / 32 + 1);
         scaled_sum_ = carver.take<float>(values / 32 + 1);
         zero16_ = carver.take<int32_t>(values / 16 + 1);
     }
@@ -54,7 +54,7 @@ class Activations {
         rest.x_ += values;
         rest.q_ += values;
         rest.scale_ += values / 32;
-        rest.sum_ += values / 32;
+        rest.zero32_ += values / 32;
         rest.scaled_sum_ += values / 32;
         rest.zero16_ += values / 16;
         return rest;
@@ -63,7 +63,7 @@ class Activations {
     ActTile tile(const TilePlan& plan, int64_t index, int64_t columns) const {
         const int64_t start = plan.start(index);
         const int64_t blocks = start * (columns / 32);
-        return {plan.width(index),    q_ + start * columns, scale_ + blocks,     sum_ + blocks,
+        return {plan.width(index),    q_ + start * columns, scale_ + blocks,     zero32_ + blocks,
                 scaled_sum_ + blocks, zero16_ + 2 * blocks, x_ + start * columns};
     }
 
@@ -71,7 +71,7 @@ class Activations {
     float* x_ = nullptr;
     int8_t* q_ = nullptr;
     float* scale_ = nullptr;
-    int32_t* sum_ = nullptr;
+    int32_t* zero32_ = nullptr;
     float* scaled_sum_ = nullptr;
     int32_t* zero16_ = nullptr;
 };

@@ -79,7 +79,7 @@ ActTile Runtime::Impl::own_inputs(int worker, const ActTile& tile, int64_t colum
     gather(reinterpret_cast<const int32_t*>(tile.q), tile.num_tokens, share, columns / 4,
            reinterpret_cast<int32_t*>(own.q));
     gather(tile.scale, tile.num_tokens, share, columns / 32, own.scale);
-    gather(tile.sum, tile.num_tokens, share, columns / 32, own.sum);
+    gather(tile.zero32, tile.num_tokens, share, columns / 32, own.zero32);
     return own;
 }
 

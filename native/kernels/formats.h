@@ -198,8 +198,8 @@ struct ActTile {
     int32_t num_tokens;
     int8_t* q;          // kActQ8: [K / 4][T][4]
     float* scale;       // kActQ8: [K / 32][T]
-    int32_t* sum;       // kActQ8: [K / 32][T], the sum of the block's q
-    float* scaled_sum;  // kActQ8: [K / 32][T], scale * sum
+    int32_t* zero32;    // kActQ8: [K / 32][T], -128 times the sum of the block's q: for zero points
+    float* scaled_sum;  // kActQ8: [K / 32][T], scale * the sum of the block's q
     int32_t* zero16;    // kActQ8: [K / 16][T], -32 times the sum of 16 q: for zero points and minimums of 16 columns
     float* x;           // kActF32: [K][T]
 };

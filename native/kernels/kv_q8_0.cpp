@@ -14,8 +14,8 @@ struct Rounded {
 Rounded rounded(const KernelTable& table, const float* x) {
     Rounded out;
     float scale, scaled_sum;
-    int32_t sum, zero16[2];
-    const ActTile tile{1, out.q, &scale, &sum, &scaled_sum, zero16, nullptr};
+    int32_t zero32, zero16[2];
+    const ActTile tile{1, out.q, &scale, &zero32, &scaled_sum, zero16, nullptr};
     table.quantize[kActQ8](x, 32, 0, &tile);
     out.scale = f16_of_float(scale);
     return out;

@@ -109,12 +109,12 @@ void compare_q8_0_blocks(Comparison& c, Random& random, size_t rows, size_t head
     const size_t num_tiles = (rows + kQueryTile - 1) / kQueryTile, size = num_tiles * kQueryTile * head_dim;
     Guarded<int8_t> quants(size);
     Guarded<float> scale(size / 32), scaled_sum(size / 32);
-    Guarded<int32_t> sum(size / 32), zero16(size / 16);
+    Guarded<int32_t> zero32(size / 32), zero16(size / 16);
     std::vector<ActTile> tiles;
     for (size_t row = 0; row < rows; ++row) {
         if (row % kQueryTile == 0) {
             const size_t at = row * head_dim;
-            tiles.push_back({kQueryTile, quants.data() + at, scale.data() + at / 32, sum.data() + at / 32,
+            tiles.push_back({kQueryTile, quants.data() + at, scale.data() + at / 32, zero32.data() + at / 32,
                              scaled_sum.data() + at / 32, zero16.data() + at / 16, nullptr});
         }
         const std::vector<float> query = random.values(head_dim, spread);

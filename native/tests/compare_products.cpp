@@ -23,7 +23,7 @@ const Format kFormats[] = {
 struct Tile {
     Guarded<int8_t> q;
     Guarded<float> scale;
-    Guarded<int32_t> sum;
+    Guarded<int32_t> zero32;
     Guarded<float> scaled_sum;
     Guarded<int32_t> zero16;
     Guarded<float> x;
@@ -32,14 +32,14 @@ struct Tile {
     Tile(ActFormat format, size_t columns, size_t tokens)
         : q(format == kActQ8 ? columns * tokens : 0),
           scale(format == kActQ8 ? columns / 32 * tokens : 0),
-          sum(format == kActQ8 ? columns / 32 * tokens : 0),
+          zero32(format == kActQ8 ? columns / 32 * tokens : 0),
           scaled_sum(format == kActQ8 ? columns / 32 * tokens : 0),
           zero16(format == kActQ8 ? columns / 16 * tokens : 0),
           x(format == kActF32 ? columns * tokens : 0),
           tile{static_cast<int32_t>(tokens),
                q.data(),
                scale.data(),
-               sum.data(),
+               zero32.data(),
                scaled_sum.data(),
                zero16.data(),
                x.data()} {}
@@ -171,7 +171,7 @@ void compare_tile(Comparison& c, ActFormat format, const std::vector<float>& x, 
         "quantize " + to_string(format) + ", " + to_string(columns) + " columns, " + to_string(tokens) + " tokens, ";
     c.expect_same(what + "q", found.q, expected.q);
     c.expect_same(what + "scale", found.scale, expected.scale);
-    c.expect_same(what + "sum", found.sum, expected.sum);
+    c.expect_same(what + "zero32", found.zero32, expected.zero32);
     c.expect_same(what + "scaled_sum", found.scaled_sum, expected.scaled_sum);
     c.expect_same(what + "zero16", found.zero16, expected.zero16);
     c.expect_same(what + "x", found.x, expected.x);

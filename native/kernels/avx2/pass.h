@@ -51,14 +51,13 @@ TREADLE_INLINE void add_pair(const Source& source, Unpacked* unpacked, const int
 template <template <int, int, int> class Sums, class Format>
 constexpr int left_zero_point = Format::kBits == 8 ? Sums<8, 1, 1>::kEightBitZeroPoint : Format::kZeroPoint;
 
-// What the sums of 32 columns start with for a zero point, 0 or a power of two; sum = that of the token's quants.
+// What the sums of 32 columns start with for a zero point, 0 or a power of two: a part of ActTile::zero32.
 template <int kZeroPoint>
-TREADLE_INLINE __m256i minus_zero_point(const int32_t* sum) {
-    const __m256i zero = _mm256_setzero_si256();
+TREADLE_INLINE __m256i minus_zero_point(const int32_t* zero32) {
     if constexpr (kZeroPoint == 0)
-        return zero;
+        return _mm256_setzero_si256();
     else
-        return _mm256_sub_epi32(zero, _mm256_slli_epi32(repeat32(sum), __builtin_ctz(kZeroPoint)));
+        return _mm256_srai_epi32(repeat32(zero32), 7 - __builtin_ctz(kZeroPoint));
 }
 
 // The same for 16 columns and ActTile::zero16.

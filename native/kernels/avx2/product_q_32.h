@@ -81,7 +81,9 @@ struct Product32 {
         const Format source{block};
         const int64_t first = T * b + token;
         const int8_t* x = tile->q + 4 * (8 * T * b + token);
-        const auto zero = [&](int n) { return minus_zero_point<left_zero_point<Sums, Format>>(tile->sum + first + n); };
+        const auto zero = [&](int n) {
+            return minus_zero_point<left_zero_point<Sums, Format>>(tile->zero32 + first + n);
+        };
         Sums<Format::kBits, T, N> sums;
         sums.start(zero);
         add_pair<kKind, 0, 4>(source, unpacked, x, sums);

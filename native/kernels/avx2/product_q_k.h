@@ -83,7 +83,9 @@ struct ProductWhole {
         const Source source{reinterpret_cast<const Panel*>(panel)[i / 8], static_cast<int>(i % 8)};
         const int8_t* x = tile->q + 4 * (8 * T * i + token);
         const int64_t first = T * i + token;
-        const auto zero = [&](int n) { return minus_zero_point<left_zero_point<Sums, Source>>(tile->sum + first + n); };
+        const auto zero = [&](int n) {
+            return minus_zero_point<left_zero_point<Sums, Source>>(tile->zero32 + first + n);
+        };
         Sums<Source::kBits, T, N> sums;
         sums.start(zero);
         add_pair<kKind, 0, 4>(source, unpacked, x, sums);

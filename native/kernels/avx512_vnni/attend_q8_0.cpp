@@ -31,20 +31,20 @@ template <int R>
 inline void score(const AttendQ8Args& args, Group& group, int first) {
     const int8_t* q[R];
     const float* scale[R];
-    const int32_t* sum[R];
+    const int32_t* zero[R];
     TREADLE_UNROLL for (int r = 0; r < R; ++r) {
         const int32_t row = group.row[first + r];
         const ActTile& tile = args.q[row / kQueryTile];
         q[r] = tile.q + 4 * (row % kQueryTile);
         scale[r] = tile.scale + row % kQueryTile;
-        sum[r] = tile.sum + row % kQueryTile;
+        zero[r] = tile.zero32 + row % kQueryTile;
     }
     __m512 total[R][2];
     TREADLE_UNROLL for (int r = 0; r < R; ++r) total[r][0] = total[r][1] = _mm512_setzero_ps();
     const uint8_t* k = args.k_block;
     for (int32_t j = 0; j < args.head_dim / 32; ++j) {
         __m512i s[R][2];
-        TREADLE_UNROLL for (int r = 0; r < R; ++r) s[r][0] = s[r][1] = _mm512_set1_epi32(-128 * sum[r][kQueryTile * j]);
+        TREADLE_UNROLL for (int r = 0; r < R; ++r) s[r][0] = s[r][1] = repeat32(zero[r] + kQueryTile * j);
         TREADLE_UNROLL for (int g = 0; g < 8; ++g, k += 4 * kKvBlockTokens) {
             prefetch<128>(args.v_block + (k - args.k_block));
             const __m512i low = _mm512_loadu_si512(k), high = _mm512_loadu_si512(k + 64);

@@ -64,7 +64,7 @@ void quantize_q8(const float* x, int64_t num_columns, int32_t token, const ActTi
         const HalfSums sums = quantize_32(x, scale.inverse, num_tokens, tile->q + (8 * b * num_tokens + token) * 4);
         const int64_t i = b * num_tokens + token;
         tile->scale[i] = scale.scale;
-        tile->sum[i] = sums.low + sums.high;
+        tile->zero32[i] = -128 * (sums.low + sums.high);
         tile->scaled_sum[i] = scale.scale * static_cast<float>(sums.low + sums.high);
         int32_t* zero = tile->zero16 + 2 * b * num_tokens + token;
         zero[0] = -32 * sums.low;

@@ -1,5 +1,5 @@
-// Weights of a 32-column sub-block as unsigned bytes, four columns of 16 rows a vector (see formats.h), and their dot
-// products. Groups are unpacked right before use, so only one or two of the eight are live beside the accumulators.
+// Weights of a 32-column sub-block as unsigned bytes, four columns of 16 rows a vector (see formats.h). Groups are
+// unpacked right before use, so only one or two of the eight are live beside the accumulators.
 #pragma once
 
 #include "vec.h"
@@ -28,65 +28,29 @@ inline __m512i load_values(const int8_t* values) {
     return _mm512_add_epi8(_mm512_broadcast_i32x4(v), _mm512_set1_epi8(static_cast<char>(kZeroPoint)));
 }
 
+// Group g of nibbles: the vectors of groups g and g + 4 are the halves of one.
+template <int g>
+inline __m512i four_bit_group(const uint8_t* q) {
+    const __m512i v = _mm512_loadu_si512(q + 64 * (g % 4));
+    return g < 4 ? low_nibbles(v) : high_nibbles(v);
+}
+
+// The same with the fifth bits at h.
+template <int g>
+inline __m512i five_bit_group(const uint8_t* q, const uint8_t* h) {
+    return merge(move_bit<g, 4>(_mm512_loadu_si512(h)), _mm512_set1_epi8(16), four_bit_group<g>(q));
+}
+
+// The values that nibbles stand for.
+template <int g, int kZeroPoint>
+inline __m512i coded_group(const uint8_t* q, const int8_t* values) {
+    return _mm512_shuffle_epi8(load_values<kZeroPoint>(values), four_bit_group<g>(q));
+}
+
 // Group g of bit pairs: h[v] has those of 16 columns.
 template <int g>
 inline __m512i two_bit_group(const uint8_t (*h)[64]) {
     return _mm512_and_si512(move_bit<2 * (g % 4), 0>(_mm512_loadu_si512(h[g / 4])), _mm512_set1_epi8(3));
-}
-
-template <int T, int kGroup>
-inline void dot_four_bit_pair(const uint8_t* q, const int8_t* x, __m512i* s) {
-    const __m512i v = _mm512_loadu_si512(q + 64 * kGroup);
-    dot4<T>(low_nibbles(v), x + 4 * T * kGroup, s);
-    dot4<T>(high_nibbles(v), x + 4 * T * (kGroup + 4), s);
-}
-
-// s[t] += nibbles of 32 columns times x [8][T][4].
-template <int T>
-inline void dot_four_bit(const uint8_t* q, const int8_t* x, __m512i* s) {
-    dot_four_bit_pair<T, 0>(q, x, s);
-    dot_four_bit_pair<T, 1>(q, x, s);
-    dot_four_bit_pair<T, 2>(q, x, s);
-    dot_four_bit_pair<T, 3>(q, x, s);
-}
-
-template <int T, int kGroup>
-inline void dot_five_bit_pair(const uint8_t* q, __m512i h, const int8_t* x, __m512i* s) {
-    const __m512i fifth = _mm512_set1_epi8(16);
-    const __m512i v = _mm512_loadu_si512(q + 64 * kGroup);
-    dot4<T>(merge(move_bit<kGroup, 4>(h), fifth, low_nibbles(v)), x + 4 * T * kGroup, s);
-    dot4<T>(merge(move_bit<kGroup + 4, 4>(h), fifth, high_nibbles(v)), x + 4 * T * (kGroup + 4), s);
-}
-
-// The same with the fifth bits at h.
-template <int T>
-inline void dot_five_bit(const uint8_t* q, const uint8_t* h, const int8_t* x, __m512i* s) {
-    const __m512i bits = _mm512_loadu_si512(h);
-    dot_five_bit_pair<T, 0>(q, bits, x, s);
-    dot_five_bit_pair<T, 1>(q, bits, x, s);
-    dot_five_bit_pair<T, 2>(q, bits, x, s);
-    dot_five_bit_pair<T, 3>(q, bits, x, s);
-}
-
-template <int T, int kGroup = 0>
-inline void dot_coded_pairs(const uint8_t* q, __m512i values, const int8_t* x, __m512i* s) {
-    if constexpr (kGroup < 4) {
-        const __m512i v = _mm512_loadu_si512(q + 64 * kGroup);
-        dot4<T>(_mm512_shuffle_epi8(values, low_nibbles(v)), x + 4 * T * kGroup, s);
-        dot4<T>(_mm512_shuffle_epi8(values, high_nibbles(v)), x + 4 * T * (kGroup + 4), s);
-        dot_coded_pairs<T, kGroup + 1>(q, values, x, s);
-    }
-}
-
-// s[t] += the values that nibbles of 32 columns stand for times x.
-template <int T, int kZeroPoint>
-inline void dot_coded(const uint8_t* q, const int8_t* values, const int8_t* x, __m512i* s) {
-    dot_coded_pairs<T>(q, load_values<kZeroPoint>(values), x, s);
-}
-
-template <int T>
-inline void dot_eight_bit(const uint8_t* q, const int8_t* x, __m512i* s) {
-    TREADLE_UNROLL for (int g = 0; g < 8; ++g) dot4<T>(_mm512_loadu_si512(q + 64 * g), x + 4 * T * g, s);
 }
 
 }  // namespace

@@ -82,7 +82,7 @@ struct Product32 {
             TREADLE_UNROLL for (int t = 0; t < T; ++t) {
                 int32x4_t s = sums.of(q, t);
                 if constexpr (Format::kZeroPoint > 0) {
-                    s = vsubq_s32(s, vdupq_n_s32(tile->sum[first + t] * Format::kZeroPoint));
+                    s = vaddq_s32(s, vdupq_n_s32(tile->zero32[first + t] / (128 / Format::kZeroPoint)));
                 }
                 const float32x4_t scale = vmulq_n_f32(d, tile->scale[first + t]);
                 acc[q][t] = vfmaq_f32(acc[q][t], vcvtq_f32_s32(s), scale);

@@ -44,7 +44,7 @@ struct AddWhole {
             TREADLE_UNROLL for (int t = 0; t < T; ++t) {
                 int32x4_t s = sums.of(q, t);
                 if constexpr (Format::kZeroPoint > 0) {
-                    s = vsubq_s32(s, vdupq_n_s32(tile->sum[T * i + t] * Format::kZeroPoint));
+                    s = vaddq_s32(s, vdupq_n_s32(tile->zero32[T * i + t] / (128 / Format::kZeroPoint)));
                 }
                 acc[q][t] = vfmaq_n_f32(acc[q][t], vmulq_f32(vcvtq_f32_s32(s), scale), tile->scale[T * i + t]);
             }

@@ -59,7 +59,7 @@ void quantize_q8(const float* x, int64_t num_columns, int32_t token, const ActTi
         const int32_t high = quantize_16(x + 16, scale, num_tokens, q + 16 * num_tokens);
         const int64_t i = b * num_tokens + token;
         tile->scale[i] = scale.scale;
-        tile->sum[i] = low + high;
+        tile->zero32[i] = -128 * (low + high);
         tile->scaled_sum[i] = scale.scale * static_cast<float>(low + high);
         int32_t* zero = tile->zero16 + 2 * b * num_tokens + token;
         zero[0] = -32 * low;

@@ -59,7 +59,7 @@ void matmul_centred(const void* panel, int64_t num_columns, const ActTile* tile,
     const auto add = [&](const Panel& block, int j, int64_t i, int t, int r, const int32_t* s, float acc) {
         const int64_t at = i * tile->num_tokens + t;
         const float scale = factor_of(block, r) * static_cast<float>(scale_of(block, j, r));
-        const int32_t centred = s[0] + s[1] - kZeroPoint * tile->sum[at];
+        const int32_t centred = s[0] + s[1] + tile->zero32[at] * kZeroPoint / 128;
         return std::fma(static_cast<float>(centred) * scale, tile->scale[at], acc);
     };
     add_sub_blocks<Panel>(panel, num_columns, tile, out, add);

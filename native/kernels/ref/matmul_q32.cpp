@@ -38,7 +38,7 @@ void matmul_centred(const void* bytes, int64_t num_columns, const ActTile* tile,
         for (int t = 0; t < num_tokens; ++t) {
             const int64_t at = b * num_tokens + t;
             for (int r = 0; r < kPanelRows; ++r) {
-                const float centred = static_cast<float>(s[t][r] - kZeroPoint * tile->sum[at]);
+                const float centred = static_cast<float>(s[t][r] + tile->zero32[at] * kZeroPoint / 128);
                 float* acc = out + t * kPanelRows + r;
                 *acc = std::fma(centred, factor_of(panel[b], r) * tile->scale[at], *acc);
             }

@@ -58,7 +58,7 @@ void quantize_q8(const float* x, int64_t num_columns, int32_t token, const ActTi
         }
         const int64_t at = b * num_tokens + token;
         tile->scale[at] = scales.scale;
-        tile->sum[at] = sum;
+        tile->zero32[at] = -128 * sum;
         tile->scaled_sum[at] = scales.scale * static_cast<float>(sum);
     }
 }
