@@ -98,12 +98,14 @@ void Runtime::Impl::multiply_gate_up(int worker, const Mixture& mixture) {
             const FeedForward& expert = mixture.experts[static_cast<size_t>(active.expert)];
             const int64_t first = low - active.first_gate_panel, num_outputs = expert.gate.rows;
             const TilePlan tiles(active.num_pairs);
-            request_gate_up(worker, expert, first);
-            for (int64_t t = 0; t < tiles.num_tiles; ++t) {
-                float* out = gated_ + active.first_gated + tiles.start(t) * num_outputs + first * kPanelRows;
-                gate_up_tile(worker, expert, first, high - active.first_gate_panel, tiles, t,
-                             inputs.after(active.first_pair * columns), out, num_outputs);
-            }
+            const auto run = [&](const ReadyPanels& gates, const ReadyPanels& ups) {
+                for (int64_t t = 0; t < tiles.num_tiles; ++t) {
+                    float* out = gated_ + active.first_gated + tiles.start(t) * num_outputs + gates.low * kPanelRows;
+                    gate_up_tile(expert, gates, ups, tiles, t, inputs.after(active.first_pair * columns), out,
+                                 num_outputs);
+                }
+            };
+            each_gate_up_run(worker, expert, first, high - active.first_gate_panel, tiles, run);
         }
     });
     timers_.lap(worker, Operator::kGateUp, [&] { return dispatch_.gate_up_work(mixture); });

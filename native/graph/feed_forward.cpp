@@ -49,23 +49,20 @@ void Runtime::Impl::activate_ungated(const LayerConfig& layer, float* values, in
     model_->kernels().gelu_mul(values, kOnes.data(), num_values, values);
 }
 
-void Runtime::Impl::gate_up_tile(int worker, const FeedForward& weights, int64_t low, int64_t high,
+void Runtime::Impl::gate_up_tile(const FeedForward& weights, const ReadyPanels& gates, const ReadyPanels& ups,
                                  const TilePlan& tiles, int64_t index, const Activations& inputs, float* out,
                                  int64_t stride) const {
     const int64_t columns = weights.gate.columns;
-    const MatmulFn multiply_gate = model_->kernels().matmul[weights.gate.format];
-    const MatmulFn multiply_up = model_->kernels().matmul[weights.up.format];
     alignas(64) float gate[kMaxTile * kPanelRows];
     alignas(64) float up[kMaxTile * kPanelRows];
-    const int64_t copy = copy_offsets_[static_cast<size_t>(worker)];
     const ActTile tile = inputs.tile(tiles, index, columns);
-    for (int64_t p = low; p < high; ++p) {
+    for (int64_t p = gates.low; p < gates.high; ++p) {
         if (!adapted_.empty()) {
             request_b(weights.gate, p, index);
             request_b(weights.up, p, index);
         }
-        multiply_gate(weights.gate.panel(p) + copy, columns, &tile, gate);
-        multiply_up(weights.up.panel(p) + copy, columns, &tile, up);
+        gates.multiply(gates.panel(p), columns, &tile, gate);
+        ups.multiply(ups.panel(p), columns, &tile, up);
         if (!adapted_.empty()) {
             add_b(weights.gate, p, index, tiles.start(index), gate);
             add_b(weights.up, p, index, tiles.start(index), up);
@@ -75,16 +72,10 @@ void Runtime::Impl::gate_up_tile(int worker, const FeedForward& weights, int64_t
         if (weights.up_bias) add_bias(weights.up_bias + p * kPanelRows, rows, tile.num_tokens, up);
         activate(gate, up, tile.num_tokens * kPanelRows);
         for (int32_t i = 0; i < tile.num_tokens; ++i) {
-            std::memcpy(out + i * stride + (p - low) * kPanelRows, gate + i * kPanelRows,
+            std::memcpy(out + i * stride + (p - gates.low) * kPanelRows, gate + i * kPanelRows,
                         static_cast<size_t>(rows) * sizeof(float));
         }
     }
-}
-
-void Runtime::Impl::request_gate_up(int worker, const FeedForward& weights, int64_t panel) const {
-    const int64_t copy = copy_offsets_[static_cast<size_t>(worker)];
-    request_start(weights.gate.panel(panel) + copy);
-    request_start(weights.up.panel(panel) + copy);
 }
 
 // Gate and up panels of the same rows go together and become inputs of `down` at once: their product never leaves the
@@ -101,15 +92,17 @@ void Runtime::Impl::multiply_gated(int worker, const LayerWeights& layer) {
     const int64_t chunk = (panel_chunk(num_panels) + 1) / 2 * 2;  // whole blocks of 32
     pool_.share(worker, num_panels, chunk, [&](int64_t begin, int64_t end) {
         alignas(64) float gated[kMaxTile * kMaxPanelChunk * kPanelRows];
-        const int64_t first = begin * kPanelRows, count = std::min(end * kPanelRows, num_outputs) - first;
-        request_gate_up(worker, weights, begin);
-        for (int64_t t = 0; t < tiles.num_tiles; ++t) {
-            gate_up_tile(worker, weights, begin, end, tiles, t, inputs, gated, count);
-            const ActTile target = skip_columns(gated_activations_.tile(tiles, t, num_outputs), first);
-            for (int32_t i = 0; i < target.num_tokens; ++i) {
-                quantise_row(target, i, gated + i * count, count, {&weights.down});
+        each_gate_up_run(worker, weights, begin, end, tiles, [&](const ReadyPanels& gates, const ReadyPanels& ups) {
+            const int64_t first = gates.low * kPanelRows;
+            const int64_t count = std::min(gates.high * kPanelRows, num_outputs) - first;
+            for (int64_t t = 0; t < tiles.num_tiles; ++t) {
+                gate_up_tile(weights, gates, ups, tiles, t, inputs, gated, count);
+                const ActTile target = skip_columns(gated_activations_.tile(tiles, t, num_outputs), first);
+                for (int32_t i = 0; i < target.num_tokens; ++i) {
+                    quantise_row(target, i, gated + i * count, count, {&weights.down});
+                }
             }
-        }
+        });
     });
     timers_.lap(worker, Operator::kGateUp, [&] { return product_work({&weights.gate, &weights.up}, num_rows_); });
 }

@@ -25,6 +25,11 @@ int64_t Runtime::Impl::panel_chunk(int64_t num_panels) const {
     return std::clamp<int64_t>(num_panels / (16 * pool_.num_threads()), 1, kMaxPanelChunk);
 }
 
+PanelRoom Runtime::Impl::panel_room(int worker, std::initializer_list<const Matrix*> matrices,
+                                    const TilePlan& tiles) const {
+    return {model_->kernels(), worker_panels_ + worker * kUnpackRoomBytes, matrices, tiles.num_tiles};
+}
+
 void Runtime::Impl::multiply_into_residual(int worker, const Matrix& matrix, const float* bias, const float* norm,
                                            const Activations& inputs) {
     multiply_a(worker, {&matrix}, num_rows_, inputs);

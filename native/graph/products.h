@@ -39,20 +39,36 @@ template <typename Emit>
 void Runtime::Impl::multiply_panels(int worker, const Matrix& matrix, int64_t low, int64_t high, const TilePlan& tiles,
                                     const Activations& inputs, Emit&& emit) const {
     alignas(64) float out[kMaxTile * kPanelRows];
-    const MatmulFn kernel = model_->kernels().matmul[matrix.format];
     const int64_t copy = copy_offsets_[static_cast<size_t>(worker)];
     request_start(matrix.panel(low) + copy);
-    // Tile outside, panel inside: a tile is read once into the nearest cache, a few panels stay in the next one.
-    for (int64_t t = 0; t < tiles.num_tiles; ++t) {
-        const ActTile tile = inputs.tile(tiles, t, matrix.columns);
-        for (int64_t p = low; p < high; ++p) {
-            if (!adapted_.empty()) request_b(matrix, p, t);
-            kernel(matrix.panel(p) + copy, matrix.columns, &tile, out);
-            if (!adapted_.empty()) add_b(matrix, p, t, tiles.start(t), out);
-            const int64_t rows = std::min<int64_t>(kPanelRows, matrix.rows - p * kPanelRows);
-            emit(matrix, p * kPanelRows, rows, tiles.start(t), tile.num_tokens, out);
+    PanelRoom room = panel_room(worker, {&matrix}, tiles);
+    room.each_run(low, high, [&](int64_t first, int64_t end) {
+        const ReadyPanels panels = room.ready(matrix, copy, first, end);
+        // Tile outside, panel inside: a tile is read once into the nearest cache, a few panels stay in the next one.
+        for (int64_t t = 0; t < tiles.num_tiles; ++t) {
+            const ActTile tile = inputs.tile(tiles, t, matrix.columns);
+            for (int64_t p = first; p < end; ++p) {
+                if (!adapted_.empty()) request_b(matrix, p, t);
+                panels.multiply(panels.panel(p), matrix.columns, &tile, out);
+                if (!adapted_.empty()) add_b(matrix, p, t, tiles.start(t), out);
+                const int64_t rows = std::min<int64_t>(kPanelRows, matrix.rows - p * kPanelRows);
+                emit(matrix, p * kPanelRows, rows, tiles.start(t), tile.num_tokens, out);
+            }
         }
-    }
+    });
+}
+
+template <typename Run>
+void Runtime::Impl::each_gate_up_run(int worker, const FeedForward& weights, int64_t low, int64_t high,
+                                     const TilePlan& tiles, Run&& run) const {
+    const int64_t copy = copy_offsets_[static_cast<size_t>(worker)];
+    request_start(weights.gate.panel(low) + copy);
+    request_start(weights.up.panel(low) + copy);
+    PanelRoom room = panel_room(worker, {&weights.gate, &weights.up}, tiles);
+    room.each_run(low, high, [&](int64_t first, int64_t end) {
+        const ReadyPanels gates = room.ready(weights.gate, copy, first, end);
+        run(gates, room.ready(weights.up, copy, first, end));
+    });
 }
 
 template <typename Emit>

@@ -83,6 +83,7 @@ void Runtime::Impl::carve_scratch() {
         logits_ = carver.take<float>(static_cast<size_t>(max_logit_rows_) * logit_size);
         worker_rows_ = carver.take<float>(workers * config.hidden_size);
         worker_vocab_ = carver.take<float>(workers * logit_size);
+        worker_panels_ = carver.take<uint8_t>(workers * kUnpackRoomBytes);
         return carver.used();
     };
     const size_t needed = carve(nullptr);

@@ -10,6 +10,7 @@
 #include "attention.h"
 #include "block_rows.h"
 #include "expert_dispatch.h"
+#include "ready_panels.h"
 #include "step_timers.h"
 #include "treadle/runtime.h"
 
@@ -106,12 +107,17 @@ class Runtime::Impl {
     }
     void add_normalised(int worker, const float* norm);
     int64_t panel_chunk(int64_t num_panels) const;
+    PanelRoom panel_room(int worker, std::initializer_list<const Matrix*> matrices, const TilePlan& tiles) const;
 
-    // Panels low .. high - 1 of gate and up for one tile; the activated products go to out[token][rows from low on],
+    // Panels of gate and up for one tile; the activated products go to out[token][rows from the first one's on],
     // rows so many values apart.
-    void gate_up_tile(int worker, const FeedForward& weights, int64_t low, int64_t high, const TilePlan& tiles,
-                      int64_t index, const Activations& inputs, float* out, int64_t stride) const;
-    void request_gate_up(int worker, const FeedForward& weights, int64_t panel) const;
+    void gate_up_tile(const FeedForward& weights, const ReadyPanels& gates, const ReadyPanels& ups,
+                      const TilePlan& tiles, int64_t index, const Activations& inputs, float* out,
+                      int64_t stride) const;
+    // run(gates, ups) for runs of panels low .. high - 1.
+    template <typename Run>
+    void each_gate_up_run(int worker, const FeedForward& weights, int64_t low, int64_t high, const TilePlan& tiles,
+                          Run&& run) const;
     void activate(float* gate, float* up, int64_t num_values) const;
     void activate_ungated(const LayerConfig& layer, float* values, int64_t num_values) const;
 
@@ -186,6 +192,7 @@ class Runtime::Impl {
     float* logits_ = nullptr;            // [max_logit_rows][vocab_size]
     float* worker_rows_ = nullptr;       // [workers][hidden_size]
     float* worker_vocab_ = nullptr;      // [workers][vocab_size]
+    uint8_t* worker_panels_ = nullptr;   // [workers][kUnpackRoomBytes]
 };
 
 }  // namespace treadle

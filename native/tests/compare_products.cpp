@@ -111,6 +111,13 @@ void compare_product(Comparison& c, const Format& format, const std::vector<uint
     const std::string what = std::string(format.name) + ", " + to_string(columns) + " columns, " + to_string(num_rows) +
                              " rows, " + to_string(tokens) + " tokens";
     c.expect_same("matmul " + what, found, expected);
+    if (const UnpackedProduct& product = c.table.unpacked[format.id]; product.matmul) {
+        Guarded<uint8_t> unpacked(columns / 32 * static_cast<size_t>(product.block_bytes));
+        product.unpack(panel.data(), static_cast<int64_t>(columns), unpacked.data());
+        Guarded<float> found_unpacked(tokens * kPanelRows);
+        product.matmul(unpacked.data(), static_cast<int64_t>(columns), &tile.tile, found_unpacked.data());
+        c.expect_same_again("matmul of unpacked " + what, found_unpacked, expected);
+    }
     if (c.table.matmul_add[format.id]) compare_added_product(c, format.id, what, panel, tile.tile, expected);
 }
 

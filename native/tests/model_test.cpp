@@ -16,7 +16,7 @@ namespace {
 
 using namespace treadle;
 
-constexpr int kPromptTokens = 43;  // two KV blocks, and tiles of eight with a rest
+constexpr int kPromptTokens = 75;  // three KV blocks, tiles of eight and seven, and enough of them to unpack panels
 constexpr int kSteps = 5;
 
 // FNV-1a over the logits of a prompt and of the greedy tokens that follow it.
@@ -25,13 +25,13 @@ uint64_t run_model(const GgufFile& file, const char* isa, KvType kv_type) {
     LoadOptions options;
     options.kernels = find_kernels(isa);
     options.cpus = cpus;
-    Runtime runtime(Model::load(file, options), cpus, {2}, kPromptTokens, kv_type);
+    Runtime runtime(Model::load(file, options), cpus, {3}, kPromptTokens, kv_type);
     const int32_t vocab_size = runtime.model().config().vocab_size;
     SamplingParams params;
     params.temperature = 0.0f;
     const Sampler greedy(params, vocab_size);
     const Sampler* const samplers[] = {&greedy};
-    const int32_t block_table[] = {1, 0};
+    const int32_t block_table[] = {1, 2, 0};
     std::vector<float> logits(static_cast<size_t>(vocab_size));
     std::vector<int32_t> tokens;
     for (int i = 0; i < kPromptTokens; ++i) tokens.push_back((7 * i + 1) % vocab_size);
@@ -46,7 +46,7 @@ uint64_t run_model(const GgufFile& file, const char* isa, KvType kv_type) {
         input.start_positions = &position;
         input.num_sequences = 1;
         input.block_tables = block_table;
-        input.table_width = 2;
+        input.table_width = 3;
         input.logit_rows = &last;
         input.num_logit_rows = 1;
         input.samplers = samplers;

@@ -32,6 +32,14 @@ using MatmulFn = void (*)(const void* panel, int64_t num_columns, const ActTile*
 using AddMatmulFn = void (*)(const void* panel, int64_t num_columns, const ActTile* tile, const int32_t* rows,
                              float* out);
 
+// The product of one panel with many tiles: unpack() writes bytes and floats that matmul() then takes in the panel's
+// place, with the same result.
+struct UnpackedProduct {
+    int32_t block_bytes;  // of what unpack() writes for 32 columns
+    void (*unpack)(const void* panel, int64_t num_columns, void* unpacked);
+    MatmulFn matmul;
+};
+
 // Writes token `token` of the tile (see ActTile) from x[num_columns]. num_columns is a multiple of 32, any for F32.
 using QuantizeFn = void (*)(const float* x, int64_t num_columns, int32_t token, const ActTile* tile);
 
@@ -121,9 +129,10 @@ constexpr int64_t kPeakOps = 12288;  // divisible by what eight, twelve and sixt
 
 struct KernelTable {
     const char* isa;
-    MatmulFn matmul[kNumWeightFormats];         // null where the format is not a weight format
-    AddMatmulFn matmul_add[kNumWeightFormats];  // F32, F16 and BF16, else null
-    QuantizeFn quantize[kNumActFormats];        // by ActFormat
+    MatmulFn matmul[kNumWeightFormats];           // null where the format is not a weight format
+    AddMatmulFn matmul_add[kNumWeightFormats];    // F32, F16 and BF16, else null
+    UnpackedProduct unpacked[kNumWeightFormats];  // null where it would not be faster
+    QuantizeFn quantize[kNumActFormats];          // by ActFormat
 
     // out[i] = (x[i] * inv) * weight[i], inv = 1 / sqrt(sum x^2 / n + eps). The sum runs in 16 lanes (lane = i % 16,
     // fma), then halves are added: 16 -> 8 -> 4 -> 2 -> 1. x and out may be the same array.

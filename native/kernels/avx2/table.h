@@ -18,6 +18,7 @@ constexpr KernelTable make_table(const char* isa, const QuantisedProducts& produ
         .isa = isa,
         .matmul = {},
         .matmul_add = {},
+        .unpacked = {},
         .quantize = {quantize_f32, quantize_q8},
         .rms_norm = rms_norm,
         .rope_adjacent = rope_adjacent,

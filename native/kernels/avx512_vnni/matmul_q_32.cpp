@@ -9,7 +9,7 @@ namespace {
 template <class Panel, int kZero>
 struct Block32 {
     static constexpr int kBytes = sizeof(Panel), kZeroPoint = kZero;
-    static constexpr bool kHasMinimum = kZero == 0, kPlain = false;
+    static constexpr bool kHasMinimum = kZero == 0, kPlain = false, kInMemory = true;
     const Panel& block;
 
     Block32(const void* panel, int64_t i) : block(static_cast<const Panel*>(panel)[i]) {}
@@ -96,6 +96,30 @@ void matmul_iq4_nl(const void* panel, int64_t num_columns, const ActTile* tile, 
 
 void matmul_mxfp4(const void* panel, int64_t num_columns, const ActTile* tile, float* out) {
     run_tile<Product<Blocks32, MXFP4>>(panel, num_columns, tile, out);
+}
+
+void unpack_q4_0(const void* panel, int64_t num_columns, void* unpacked) {
+    unpack<Blocks32, Q4_0>(panel, num_columns, unpacked);
+}
+
+void unpack_q4_1(const void* panel, int64_t num_columns, void* unpacked) {
+    unpack<Blocks32, Q4_1>(panel, num_columns, unpacked);
+}
+
+void unpack_q5_0(const void* panel, int64_t num_columns, void* unpacked) {
+    unpack<Blocks32, Q5_0>(panel, num_columns, unpacked);
+}
+
+void unpack_q5_1(const void* panel, int64_t num_columns, void* unpacked) {
+    unpack<Blocks32, Q5_1>(panel, num_columns, unpacked);
+}
+
+void unpack_iq4_nl(const void* panel, int64_t num_columns, void* unpacked) {
+    unpack<Blocks32, IQ4_NL>(panel, num_columns, unpacked);
+}
+
+void unpack_mxfp4(const void* panel, int64_t num_columns, void* unpacked) {
+    unpack<Blocks32, MXFP4>(panel, num_columns, unpacked);
 }
 
 }  // namespace treadle::avx512_vnni

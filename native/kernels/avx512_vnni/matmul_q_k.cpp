@@ -14,7 +14,7 @@ inline __m512i load_bytes(const uint8_t* p) {
 template <class Panel, int kZero>
 struct SubBlock {
     static constexpr int kBytes = sizeof(Panel) / 8, kZeroPoint = kZero;
-    static constexpr bool kHasMinimum = kZero == 0, kPlain = false;
+    static constexpr bool kHasMinimum = kZero == 0, kPlain = false, kInMemory = true;
     const Panel& block;
     const int j;
 
@@ -162,6 +162,34 @@ void matmul_iq4_xs(const void* panel, int64_t num_columns, const ActTile* tile, 
 
 void matmul_tq2_0(const void* panel, int64_t num_columns, const ActTile* tile, float* out) {
     run_tile<Product<WholeSubBlocks, TQ2_0>>(panel, num_columns, tile, out);
+}
+
+void unpack_q2_k(const void* panel, int64_t num_columns, void* unpacked) {
+    unpack<HalvedSubBlocks, Q2K>(panel, num_columns, unpacked);
+}
+
+void unpack_q3_k(const void* panel, int64_t num_columns, void* unpacked) {
+    unpack<HalvedSubBlocks, Q3K>(panel, num_columns, unpacked);
+}
+
+void unpack_q4_k(const void* panel, int64_t num_columns, void* unpacked) {
+    unpack<WholeSubBlocks, Q4K>(panel, num_columns, unpacked);
+}
+
+void unpack_q5_k(const void* panel, int64_t num_columns, void* unpacked) {
+    unpack<WholeSubBlocks, Q5K>(panel, num_columns, unpacked);
+}
+
+void unpack_q6_k(const void* panel, int64_t num_columns, void* unpacked) {
+    unpack<HalvedSubBlocks, Q6K>(panel, num_columns, unpacked);
+}
+
+void unpack_iq4_xs(const void* panel, int64_t num_columns, void* unpacked) {
+    unpack<WholeSubBlocks, IQ4_XS>(panel, num_columns, unpacked);
+}
+
+void unpack_tq2_0(const void* panel, int64_t num_columns, void* unpacked) {
+    unpack<WholeSubBlocks, TQ2_0>(panel, num_columns, unpacked);
 }
 
 }  // namespace treadle::avx512_vnni

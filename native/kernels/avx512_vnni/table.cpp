@@ -14,6 +14,7 @@ constexpr KernelTable make_table() {
         .isa = "avx512_vnni",
         .matmul = {},
         .matmul_add = {},
+        .unpacked = {},
         .quantize = {quantize_f32, quantize_q8},
         .rms_norm = rms_norm,
         .rope_adjacent = rope_adjacent,
@@ -49,6 +50,20 @@ constexpr KernelTable make_table() {
     table.matmul_add[kF32] = matmul_add_f32;
     table.matmul_add[kF16] = matmul_add_f16;
     table.matmul_add[kBF16] = matmul_add_bf16;
+    table.unpacked[kQ4_0] = {576, unpack_q4_0, matmul_unpacked_blocks_32};
+    table.unpacked[kQ4_1] = {640, unpack_q4_1, matmul_unpacked_blocks_32_min};
+    table.unpacked[kQ5_0] = {576, unpack_q5_0, matmul_unpacked_blocks_32};
+    table.unpacked[kQ5_1] = {640, unpack_q5_1, matmul_unpacked_blocks_32_min};
+    table.unpacked[kIQ4_NL] = {576, unpack_iq4_nl, matmul_unpacked_blocks_32};
+    table.unpacked[kMXFP4] = {576, unpack_mxfp4, matmul_unpacked_blocks_32};
+    table.unpacked[kQ2_K] = {768, unpack_q2_k, matmul_unpacked_halved_min};
+    table.unpacked[kQ3_K] = {640, unpack_q3_k, matmul_unpacked_halved};
+    table.unpacked[kQ4_K] = {640, unpack_q4_k, matmul_unpacked_whole_min};
+    table.unpacked[kQ5_K] = {640, unpack_q5_k, matmul_unpacked_whole_min};
+    table.unpacked[kQ6_K] = {640, unpack_q6_k, matmul_unpacked_halved};
+    table.unpacked[kIQ4_XS] = {576, unpack_iq4_xs, matmul_unpacked_whole};
+    table.unpacked[kTQ2_0] = {576, unpack_tq2_0, matmul_unpacked_whole};
+    table.unpacked[kTQ1_0] = table.unpacked[kTQ2_0];
     return table;
 }
 
