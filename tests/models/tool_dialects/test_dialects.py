@@ -297,6 +297,21 @@ def test_gemma_values_of_every_kind():
     assert json.loads(call.arguments) == {"a": 3, "tags": ["x, }", -1.5, True, None, {"k": ""}]}
 
 
+NUMBER_CALLS = {
+    "gemma": "<|tool_call>call:add{a:@}<tool_call|>",
+    "function-gemma": "<start_function_call>call:add{a:@}<end_function_call>",
+    "pythonic": "<|tool_call_start|>[add(a=@)]<|tool_call_end|>",
+}
+
+
+@pytest.mark.parametrize("name", NUMBER_CALLS)
+def test_numbers_have_any_number_of_digits_that_can_be_read(name: str) -> None:
+    beyond_floats, beyond_reading = "7" * 400, "7" * 5000
+    call, unread = (NUMBER_CALLS[name].replace("@", digits) for digits in (beyond_floats, beyond_reading))
+    assert read(BY_NAME[name], call) == [ToolCall("add", f'{{"a": {beyond_floats}}}')]
+    assert read(BY_NAME[name], unread) == [Content(unread)]
+
+
 def test_gemma_nested_without_end_is_content():
     text = "<|tool_call>call:add{a:" + "[" * 500 + "]" * 500 + "}<tool_call|>"
     assert read(BY_NAME["gemma"], text) == [Content(text)]

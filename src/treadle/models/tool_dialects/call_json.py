@@ -6,12 +6,13 @@ Leaves to others: where in the answer that JSON is (the dialects).
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from treadle.models.tool_dialects.parts import ToolCall, ToolSchemas
 
-__all__ = ["DECODER", "call_from", "calls_in", "dump_arguments"]
+__all__ = ["DECODER", "call_from", "calls_in", "dump_arguments", "read_number"]
 
 
 def _refuse_constant(constant: str) -> NoReturn:
@@ -69,3 +70,16 @@ def call_from(value: Any, tools: ToolSchemas) -> ToolCall | None:
 def dump_arguments(arguments: Mapping[str, Any]) -> str:
     """Return arguments as JSON text."""
     return json.dumps(arguments, ensure_ascii=False)
+
+
+def read_number(word: str) -> int | float | None:
+    """Read a number that JSON can hold, of any number of digits; ``None`` when it is none."""
+    try:
+        return int(word)
+    except ValueError:
+        pass
+    try:
+        number = float(word)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None

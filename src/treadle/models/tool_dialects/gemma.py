@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from treadle.models.tool_dialects.call_json import call_from
+from treadle.models.tool_dialects.call_json import call_from, read_number
 from treadle.models.tool_dialects.marked import MarkedParser
 from treadle.models.tool_dialects.parts import AnswerParser, ToolCall, ToolSchemas
 
@@ -127,11 +126,7 @@ def _bare_value(word: str) -> Any:
     words = {"true": True, "false": False, "null": None}
     if word in words:
         return words[word]
-    for kind in (int, float):
-        try:
-            number = kind(word)
-        except ValueError:
-            continue
-        if math.isfinite(number):
-            return number
-    raise _MalformedError
+    number = read_number(word)
+    if number is None:
+        raise _MalformedError
+    return number

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from typing import Any
 
-from treadle.models.tool_dialects.call_json import call_from
+from treadle.models.tool_dialects.call_json import call_from, read_number
 from treadle.models.tool_dialects.marked import MarkedParser
 from treadle.models.tool_dialects.parts import AnswerParser, ToolCall, ToolSchemas
 
@@ -174,11 +173,7 @@ class _Reader:
 def _word_value(word: str) -> Any:
     if word in _WORDS:
         return _WORDS[word]
-    for kind in (int, float):
-        try:
-            number = kind(word)
-        except ValueError:
-            continue
-        if math.isfinite(number):
-            return number
-    raise _MalformedError
+    number = read_number(word)
+    if number is None:
+        raise _MalformedError
+    return number
