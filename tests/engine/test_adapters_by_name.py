@@ -137,7 +137,8 @@ def read(_: Path, __: float) -> FakeAdapter:
 
 
 @pytest.mark.parametrize(
-    ("name", "scale", "message"), [("", 1.0, "name"), ("a", float("nan"), "scale"), ("a", True, "scale")]
+    ("name", "scale", "message"),
+    [("", 1.0, "name"), ("a", float("nan"), "scale"), ("a", 10**400, "scale"), ("a", True, "scale")],
 )
 def test_refuses(path: Path, name: str, scale: float, message: str) -> None:
     with pytest.raises(UsageError, match=message):

@@ -5,7 +5,7 @@ Leaves to others: reading and computing them (the runner) and which request want
 
 from __future__ import annotations
 
-import math
+import sys
 import threading
 import weakref
 from collections import deque
@@ -135,7 +135,7 @@ class Adapters:
         if not isinstance(name, str) or not name.strip():
             raise UsageError(f"adapter: expected a name, found {name!r:.80}")
         is_number = isinstance(scale, int | float) and not isinstance(scale, bool)
-        if not is_number or not math.isfinite(scale):
+        if not is_number or not abs(scale) <= sys.float_info.max:  # an integer may be beyond what a float holds
             raise UsageError(f"adapter {name}: expected a scale, found {scale!r:.80}")
         try:
             file_bytes = path.stat().st_size
